@@ -1,0 +1,42 @@
+"""What a trainer eats: token sequences with per-token streams. It knows nothing of algorithms."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from practicum.core.episode import Episode
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One token sequence of length T with streams of length T.
+
+    Streams are aligned to the token they speak of: `logprobs[t]` is of `tokens[t]` given all
+    before it. The first token of a sequence never carries weight (nothing predicts it).
+    """
+
+    tokens: tuple[int, ...]
+    rl_weight: tuple[float, ...]  # 1 where the policy sampled the token and it is trained by RL
+    ce_weight: tuple[float, ...]  # cross-entropy weight: demonstration tokens only
+    advantage: tuple[float, ...]
+    logprobs: tuple[float, ...]  # the sampler's; 0 where it did not sample
+    temperature: float = 1.0
+    prefix: int = 0  # samples with equal `tokens[:prefix]` may share its computation
+    group: str = ""
+    episode: str = ""
+
+    def __post_init__(self) -> None:
+        lengths = {
+            len(s)
+            for s in (self.tokens, self.rl_weight, self.ce_weight, self.advantage, self.logprobs)
+        }
+        if len(lengths) != 1:
+            raise ValueError(f"streams of different lengths: {sorted(lengths)}")
+        if self.tokens and (self.rl_weight[0] or self.ce_weight[0]):
+            raise ValueError("the first token of a sequence cannot carry weight")
+
+
+class Group(msgspec.Struct, frozen=True):
+    """The episodes of one task that share a baseline."""
+
+    task: str
+    episodes: Sequence[Episode]

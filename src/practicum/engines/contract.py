@@ -1,0 +1,124 @@
+"""The seams of the house: `Policy` answers messages, `Sampler` makes tokens, `Trainer` learns.
+
+Samplers and trainers know tokens and streams, never tasks or rewards. Hosted training APIs offer
+the same verbs, so a remote engine is one more file.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from practicum.core import Message, Sample, Stop, Turn
+
+ToolSchemas = Sequence[Mapping[str, Any]]
+"""Tools in OpenAI's function shape."""
+
+
+class Policy(Protocol):
+    """Whatever answers: a token sampler, a chat endpoint, a script, a person, a replay."""
+
+    name: str
+
+    async def respond(
+        self,
+        messages: Sequence[Message],
+        tools: ToolSchemas,
+        *,
+        history: Sequence[Turn] = (),
+        key: str = "",
+        max_tokens: int = 256,
+    ) -> Turn:
+        """The next turn. `history` holds the turns so far with their results, `key` names the episode."""
+        ...
+
+    async def begin(self, key: str) -> None:
+        """An episode named `key` starts. A batching policy waits for all episodes that have begun."""
+        ...
+
+    async def end(self, key: str) -> None:
+        """The episode is over; what was kept for it can go."""
+        ...
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One request to a sampler."""
+
+    ids: tuple[int, ...]
+    noise: str  # keys the sampling noise; with the position it fixes every draw
+    row: str = ""  # requests of one row extend each other; their computation may be kept
+    max_tokens: int = 256
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """What was sampled for one prompt: tokens (end token included), their log-probabilities, why it ended."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    stop: Stop
+    digest: str
+
+
+class Weights(msgspec.Struct, frozen=True):
+    """Published weights: fp32 tensors by name, named by the digest of their bytes."""
+
+    digest: str
+    tensors: Any  # Mapping[str, torch.Tensor], merged (no adapters)
+
+
+class Sampler(Protocol):
+    """Makes tokens from prompts with the weights it was last given."""
+
+    digest: str
+
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        temperature: float = 1.0,
+        on_done: Callable[[int, Completion], None] | None = None,
+    ) -> list[Completion]:
+        """One completion a prompt, in order; `on_done(index, completion)` is called as each ends.
+
+        Temperature 0 takes the likeliest token; its log-probabilities are those of temperature 1.
+        """
+        ...
+
+    def load(self, weights: Weights) -> None:
+        """Take new weights; everything kept from older ones is dropped."""
+        ...
+
+    def release(self, rows: Iterable[str]) -> None:
+        """Forget what was kept for these rows."""
+        ...
+
+
+class Trainer(Protocol):
+    """Holds fp32 master weights and an optimiser, blind to algorithms."""
+
+    def forward_backward(
+        self, batch: Sequence[Sample], loss: str, **options: float
+    ) -> dict[str, float]:
+        """Add the gradient of one loss over `batch`, divided by its own global token count."""
+        ...
+
+    def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:
+        """Cross-entropy over `batch` (`nll`, `tokens`) without a gradient."""
+        ...
+
+    def step(self, learning_rate: float) -> dict[str, float]:
+        """Clip, apply and clear the gradient."""
+        ...
+
+    def publish(self) -> Weights:
+        """The current weights, named by their digest."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Everything needed to go on, into an existing empty folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+        ...

@@ -1,0 +1,78 @@
+"""The contract of a box: an isolated workspace that persists over commands and dies without a trace.
+
+Every box has its own namespaces, no network, limits on time, memory, processes and output. Errors
+of the box itself raise `SandboxError`; whatever the guest does is a `Result`.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from practicum.core import Artifact, File, Limits
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a command ended. The exit status comes from the kernel, never from text in the output."""
+
+    stdout: bytes
+    stderr: bytes
+    exit_code: int | None  # None when it was killed: at the deadline or by a signal
+    timed_out: bool = False
+    signal: int | None = None
+    output_cut: bool = False  # more was printed than `Limits.output_bytes` (per stream)
+    seconds: float = 0.0
+
+
+class Sandbox(Protocol):
+    """One box. Paths are relative to the workspace, which is /workspace inside."""
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run a command as the guest; everything it started is dead when this returns."""
+        ...
+
+    async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:
+        """Copy out what exists at `paths`, directories with all that is in them.
+
+        Read as the guest, never by a host path. Links are not followed, devices and pipes are
+        left out, a file over `max_bytes` comes back cut with `truncated` set.
+        """
+        ...
+
+    async def write(self, files: Sequence[File]) -> None:
+        """Lay files into the workspace as the guest, parents included; an existing file is replaced."""
+        ...
+
+    async def close(self) -> None:
+        """Kill what runs, remove the workspace. May be called twice."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None: ...
+
+
+class Boxes(Protocol):
+    """Makes boxes, and bounds how many run commands at once."""
+
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:
+        """A fresh box whose workspace holds `files`."""
+        ...
+
+    async def close(self) -> None:
+        """Close every box that is still open."""
+        ...
