@@ -1,0 +1,123 @@
+"""What the terminal domains share: how a task is put together, and scripts of shell commands."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from practicum.core import File, Message, Score, Submission, Task, ToolCall
+from practicum.domains.domain import Domain, Script
+from practicum.rewards.compare import text_file
+from practicum.rewards.parts import checked
+from practicum.sandbox.contract import Boxes
+
+CLOSING = "Call submit when you are done."
+
+
+def call(tool: str, **arguments: Any) -> Message:
+    """An assistant message with one tool call."""
+    return Message.of("assistant", "", ToolCall(tool, arguments))
+
+
+def script(*steps: str | Message, answer: str = "") -> Script:
+    """A script: each string is a shell command in a message of its own; `submit` comes last."""
+    turns = [call("shell", command=step) if isinstance(step, str) else step for step in steps]
+    return (*turns, call("submit", **({"answer": answer} if answer else {})))
+
+
+def output_attacks(source: str, output: str) -> dict[str, Script]:
+    """Attacks that fit any task whose answer is a new file made from an existing one."""
+    return {
+        "claims": script(answer="done, all lines are correct"),
+        "empty_output": script(f"touch {output}"),
+        "input_as_output": script(f"cp {source} {output}"),
+        "link_as_output": script(f"ln -s {source} {output}"),
+        "huge_output": script(f"cat {source} > {output}; yes | head -c 3000000 >> {output}"),
+    }
+
+
+class Terminal(Domain):
+    """Base of the boxed domains. `truth["gold"]` holds the shell commands that solve a task."""
+
+    family = "terminal"
+    tools: tuple[str, ...] = ("shell", "submit")
+
+    def task(
+        self,
+        seed: int,
+        level: int,
+        prompt: str,
+        *,
+        files: Sequence[File],
+        artifacts: Sequence[str],
+        gold: Sequence[str],
+        **truth: Any,
+    ) -> Task:
+        """A task of this domain with the closing sentence all of them share."""
+        return Task(
+            domain=self.name,
+            seed=seed,
+            level=level,
+            prompt=f"{prompt} {CLOSING}",
+            tools=self.tools,
+            files=tuple(files),
+            artifacts=tuple(artifacts),
+            truth={"gold": list(gold), **truth},
+        )
+
+    def solve(self, task: Task) -> Script:
+        """The gold commands, one a turn, then submit."""
+        return script(*task.truth["gold"])
+
+
+def say(rng: Random, *templates: str, **values: object) -> str:
+    """One of the templates, filled in."""
+    return rng.choice(templates).format(**values)
+
+
+class OneOutput(Terminal):
+    """Base of the domains whose answer is one new text file, compared line by line.
+
+    `squeeze` ignores the number of blanks, `any_order` the order of lines.
+    """
+
+    squeeze = False
+    any_order = False
+
+    def pose(
+        self,
+        seed: int,
+        level: int,
+        prompt: str,
+        *,
+        files: Sequence[File],
+        output: str,
+        expected: Sequence[object],
+        gold: str,
+    ) -> Task:
+        """A task whose file `output` must hold the lines `expected`; `gold` is one command."""
+        return self.task(
+            seed,
+            level,
+            prompt,
+            files=files,
+            artifacts=[output],
+            gold=[gold],
+            output=output,
+            expected="".join(f"{line}\n" for line in expected),
+        )
+
+    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        """Full marks for the expected lines, else nothing."""
+        check = text_file(
+            submission,
+            task.truth["output"],
+            task.truth["expected"],
+            squeeze=self.squeeze,
+            any_order=self.any_order,
+        )
+        return checked([check])
+
+    def attacks(self, task: Task) -> Mapping[str, Script]:
+        """Empty, copied, linked and oversized outputs."""
+        source = next(f.path for f in task.files if f.kind == "file")
+        return output_attacks(source, task.truth["output"])
