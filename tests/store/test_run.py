@@ -45,7 +45,6 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         run.write_episodes("rl", 3, [episode("a"), episode("b", 0.5)])
         run.write_batch("rl", 3, [sample()])
         run.write_eval("base", [episode()])
-        run.log("eval", name="base")
         run.write_summary({"base": {"success": 0.5}})
     seen = Run.view(tmp_path / "run")
     assert seen.recipe == "seed = 1\n"

@@ -81,9 +81,9 @@ def explained(path: Path) -> Iterator[None]:
     except Exception as error:
         if _is_full(error, path):
             raise StoreError(
-                f"cannot write {path}: the disk ({_free(path) / 1e6:.1f} MB free), a quota or a file size "
-                "limit is used up; free some space (old checkpoints of a run may be deleted as whole "
-                "folders), or use another disk, then go on with --resume"
+                f"cannot write {path}: the disk ({_free(path) / 1e6:.1f} MB free), a quota or a "
+                "file size limit is used up; free some space (old checkpoints may be deleted as "
+                "whole folders), or use another disk, then go on with --resume"
             ) from error
         if isinstance(error, OSError):
             raise StoreError(

@@ -47,7 +47,7 @@ class Journal:
             files.sync_folder(path.parent)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one line and wait until it is on the disk. If it does not fit, nothing is written."""
+        """Write one line and wait until it is on the disk; if it does not fit, none of it is."""
         data = msgspec.json.encode(record) + b"\n"
         start = os.fstat(self._file).st_size
         with files.explained(self.path):

@@ -81,7 +81,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path | str, *, clock: Callable[[], float] = time.time) -> Self:
-        """An existing run, to go on with it. Torn last lines are cut; a second holder is an error."""
+        """An existing run, to go on with it: torn last lines are cut, a second holder refused."""
         return cls(_existing(Path(folder)), clock=clock)
 
     @classmethod
@@ -172,13 +172,14 @@ class Run:
     def write_eval(self, name: str, episodes: Iterable[Episode]) -> None:
         """The episodes of one evaluation (`base`, `sft`, ...), replacing what was there."""
         self._write_all(self.folder / "evals" / f"{_checked(name)}.jsonl", episodes)
+        self.log("eval", name=name)
 
     def read_eval(self, name: str) -> list[Episode]:
         """The episodes of one evaluation. Raises StoreError if there is none of this name."""
         return _read_all(self.folder / "evals" / f"{_checked(name)}.jsonl")
 
     def evals(self) -> list[str]:
-        """Names of the evaluations, in the order in which the journal has them (else by name)."""
+        """Names of the evaluations, in the order in which they were first written."""
         names = sorted(p.stem for p in (self.folder / "evals").glob("[!.]*.jsonl"))
         order = [line.get("name") for line in self.journal("eval")]
         return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
