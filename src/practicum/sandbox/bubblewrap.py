@@ -1,0 +1,432 @@
+"""Boxes by bubblewrap: a keeper process holds the workspace, and each command gets its own bwrap.
+
+The keeper is a small shell in its own user and mount namespace, which mounts a sized tmpfs there
+and then waits for its standard input to end. So the workspace is never visible on the host, needs
+no root, and is gone with its keeper, which goes when this process does, however it ends. As root
+everything runs under a uid of the box's own; bwrap is never root on the host.
+
+Inside: /workspace and /tmp (one tmpfs of `Limits.workspace_mb`, both persist over commands), a
+read-only /usr, pytest in /opt/python, no network, no capabilities, uid 1000, no way to a new
+namespace. A command that ends with a status over 128 counts as ended by signal (status - 128), as
+bwrap and every shell report it.
+"""
+
+import asyncio
+import errno
+import itertools
+import math
+import os
+import posixpath
+import resource
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from practicum.core import Artifact, File, Limits, SandboxError
+from practicum.sandbox import archive, cgroups
+from practicum.sandbox.command import (
+    SETUP_SECONDS,
+    Drain,
+    Ended,
+    Feed,
+    Handle,
+    execute,
+    spawn,
+    unbroken,
+)
+from practicum.sandbox.contract import Result, Sandbox
+from practicum.sandbox.host import Programs, advice, box_uid, capabilities, hard_limit
+from practicum.sandbox.image import image
+from practicum.sandbox.seccomp import program
+
+WORKSPACE = "/workspace"
+INODES = 16384  # of the workspace and /tmp together
+OPEN_FILES = 1024
+TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": WORKSPACE,
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PYTHONPATH": "/opt/python",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+# Joins the cgroups named before "--", then becomes the rest of its arguments.
+_JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
+# $1 mount options, $2 bytes of tar on standard input.
+_KEEP = """
+set -e
+mount -t tmpfs -o "$1" box /dev/shm
+mkdir -m 755 /dev/shm/workspace /dev/shm/tmp
+[ "$2" = 0 ] || head -c "$2" | tar -xpf - --no-same-owner -C /dev/shm/workspace
+echo ready
+exec 1>&- 2>&-
+read -r _
+"""
+# The gate, the limits, the folder, then the command. dash says -p where others say -u.
+_ENTER = """
+read -r gate || exit 125
+echo 900 > /proc/self/oom_score_adj
+ulimit -c 0; ulimit -n {files}; ulimit -f {blocks}; {data}
+ulimit -p {processes} 2>/dev/null || ulimit -u {processes}
+cd -- "$1" || exit 126
+shift; unset gate OLDPWD; exec "$@" {redirect}
+"""
+
+
+class BubblewrapBoxes:
+    """Makes boxes and bounds how many commands run at once; implements `Boxes`."""
+
+    def __init__(
+        self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`delay` is awaited before each command: tests show with it that slow boxes change nothing.
+
+        Raises SandboxError when the programs that make a box are not installed.
+        """
+        self.programs = Programs.find()
+        self.cgroups = cgroups.Cgroups()
+        self.cgroups.sweep()
+        self.capabilities = capabilities(set(self.cgroups.parents))
+        self.image = image()
+        self._delay = delay
+        self._turns = asyncio.Semaphore(max_running)
+        self._open: set[BubblewrapBox] = set()
+        self._slots = itertools.count()
+
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:
+        """A fresh box whose workspace holds `files`."""
+        tar = archive.pack(files) if files else b""
+        box = BubblewrapBox(self, next(self._slots), limits)
+        try:
+            async with self.turn():
+                await box.start(tar)
+        except BaseException:
+            await unbroken(box.close())
+            raise
+        return box
+
+    async def close(self) -> None:
+        """Close every box that is still open."""
+        await asyncio.gather(*(box.close() for box in list(self._open)))
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A place among the commands that may run at once."""
+        if self._delay:
+            await self._delay()
+        async with self._turns:
+            yield
+
+    def add(self, box: "BubblewrapBox") -> None:
+        """Remember a box that lives."""
+        self._open.add(box)
+
+    def discard(self, box: "BubblewrapBox") -> None:
+        """Forget a closed box."""
+        self._open.discard(box)
+
+
+class BubblewrapBox:
+    """One box; implements `Sandbox`. Made by `BubblewrapBoxes.open`."""
+
+    def __init__(self, boxes: BubblewrapBoxes, slot: int, limits: Limits) -> None:
+        self._boxes = boxes
+        self._limits = limits
+        self._uid = box_uid(slot)
+        self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._groups: list[Path] = []
+        self._keeper: Keeper | None = None
+        self._tasks: set[asyncio.Task[Ended]] = set()
+        self._closed = False
+
+    async def start(self, tar: bytes) -> None:
+        """Make the workspace and lay the files of `tar` into it."""
+        self._groups = self._boxes.cgroups.make(self._name, self._limits)
+        size = self._limits.workspace_mb << 20
+        options = f"size={size},nr_inodes={INODES},mode=755,nosuid,nodev"
+        programs = self._boxes.programs
+        drop = ["--reuid", str(self._uid), "--regid", str(self._uid), "--clear-groups"]
+        argv = [
+            *self._join(),
+            *([programs.setpriv, *drop, "--inh-caps=-all"] if os.geteuid() == 0 else []),
+            *(programs.unshare, "--user", "--map-root-user", "--mount"),
+            *("--propagation", "private", "/bin/sh", "-c", _KEEP, "sh", options, str(len(tar))),
+        ]
+        self._boxes.add(self)
+        self._keeper = Keeper(argv)
+        await self._keeper.ready(tar)
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run a command as the guest; everything it started is dead when this returns."""
+        limits = self._limits
+        try:
+            words = [os.fsencode(word) for word in argv]
+            folder = os.fsencode(posixpath.join(WORKSPACE, cwd))
+            if any(b"\0" in word for word in (*words, folder)):
+                raise ValueError("an argument holds a NUL byte")
+            ended = await self._execute(
+                [folder, *words],
+                env={**ENVIRONMENT, **(env or {})},
+                stdin=stdin,
+                seconds=limits.command_seconds if seconds is None else seconds,
+                output_bytes=limits.output_bytes,
+            )
+        except (ValueError, OSError) as error:
+            too_long = isinstance(error, OSError) and error.errno == errno.E2BIG
+            if isinstance(error, OSError) and not too_long:
+                raise SandboxError(f"cannot start a command: {error}; is the host full?") from error
+            return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
+        return _result(ended)
+
+    async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:
+        """Copy out what exists at `paths`; see `Sandbox.read`. Modes that forbid reading do not."""
+        wanted = [archive.clean_path(path) for path in paths]
+        if not wanted:
+            return {}
+        flags = ["--sparse", "--format=gnu", "--ignore-failed-read", "--no-wildcards"]
+        size = self._limits.workspace_mb << 20
+        ended = await self._execute(
+            [
+                b"/workspace",
+                *map(os.fsencode, ["tar", "-cf", "-", *flags, *archive.members(wanted)]),
+            ],
+            env=ENVIRONMENT,
+            seconds=TRANSFER_SECONDS,
+            output_bytes=2 * size + INODES * 2048,
+            capability="CAP_DAC_READ_SEARCH",  # over the guest's own files only
+        )
+        _result(ended)
+        if ended.timed_out:
+            raise SandboxError(f"reading {wanted} took more than {TRANSFER_SECONDS:g} s")
+        return await asyncio.to_thread(archive.unpack, ended.stdout, wanted, max_bytes)
+
+    async def write(self, files: Sequence[File]) -> None:
+        """Lay files into the workspace as the guest; SandboxError when the guest made that impossible."""
+        command = "tar -xpf - --no-same-owner --unlink-first --recursive-unlink".split()
+        ended = await self._execute(
+            [b"/workspace", *map(os.fsencode, command)],
+            env=ENVIRONMENT,
+            stdin=archive.pack(files),
+            seconds=TRANSFER_SECONDS,
+            output_bytes=4096,
+        )
+        result = _result(ended)
+        if result.exit_code != 0:
+            detail = result.stderr.decode("utf-8", "replace").strip()
+            raise SandboxError(f"cannot write {[f.path for f in files]} into the box: {detail}")
+
+    async def close(self) -> None:
+        """Kill what runs, remove the workspace. May be called twice."""
+        self._closed = True
+        self._boxes.discard(self)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        keeper, self._keeper = self._keeper, None
+        if keeper:
+            await unbroken(keeper.close())
+        groups, self._groups = self._groups, []
+        for _ in range(100):
+            if cgroups.remove(groups):
+                return
+            await asyncio.sleep(0.02)  # the kernel lets go of the last process a moment later
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await unbroken(self.close())
+
+    def _join(self) -> list[str]:
+        """The words that put a launcher into the box's cgroups."""
+        if not self._groups:
+            return []
+        return ["/bin/sh", "-c", _JOIN, "sh", *(f"{g}/cgroup.procs" for g in self._groups), "--"]
+
+    async def _execute(
+        self,
+        words: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        seconds: float,
+        output_bytes: int,
+        stdin: bytes = b"",
+        capability: str = "",
+    ) -> Ended:
+        """Run `words` (a folder, then a command) under bwrap, when it is our turn."""
+        async with self._boxes.turn():
+            if self._closed or self._keeper is None:
+                raise SandboxError("the box is closed: open another")
+            keeper = str(self._keeper.pid)
+            keep = [] if os.geteuid() == 0 else ["--preserve-credentials"]
+            nsenter = [self._boxes.programs.nsenter, "-t", keeper, "--user", "--mount", *keep]
+            added = ["--cap-add", capability] if capability else []
+            enter = self._enter(bool(stdin))
+            layout = bwrap_arguments(self._boxes.image, env)
+
+            def argv(status_fd: int, filter_fd: int) -> list[str | bytes]:
+                fds = ["--json-status-fd", str(status_fd)]
+                if program():
+                    fds += ["--seccomp", str(filter_fd)]
+                launcher = [*self._join(), *nsenter, "--", self._boxes.programs.bwrap]
+                return [
+                    *launcher,
+                    *layout,
+                    *added,
+                    *fds,
+                    "--",
+                    "/bin/sh",
+                    "-c",
+                    enter,
+                    "sh",
+                    *words,
+                ]
+
+            task = asyncio.create_task(
+                execute(
+                    argv, code=program(), stdin=stdin, seconds=seconds, output_bytes=output_bytes
+                )
+            )
+            self._tasks.add(task)
+            try:
+                return await task
+            except asyncio.CancelledError:
+                if self._closed:
+                    raise SandboxError("the box was closed while a command ran in it") from None
+                raise
+            finally:
+                self._tasks.discard(task)
+
+    def _enter(self, has_stdin: bool) -> str:
+        """The first words of a command: its gate and its resource limits."""
+        limits = self._limits
+        memory = hard_limit(resource.RLIMIT_DATA, limits.memory_mb << 20) >> 10
+        size = hard_limit(resource.RLIMIT_FSIZE, limits.workspace_mb << 20)
+        return _ENTER.format(
+            files=hard_limit(resource.RLIMIT_NOFILE, OPEN_FILES),
+            blocks=math.ceil(size / 512),
+            data="" if "memory" in self._boxes.cgroups.parents else f"ulimit -d {memory}",
+            processes=hard_limit(resource.RLIMIT_NPROC, limits.processes + 1),  # bwrap's pid 1
+            redirect="" if has_stdin else "</dev/null",
+        )
+
+
+class Keeper:
+    """The process that holds a workspace; it ends when its standard input does."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        life_r, life_w = os.pipe()
+        out_r, out_w = os.pipe()
+        try:
+            self._process = spawn(argv, stdin=life_r, stdout=out_w, stderr=out_w)
+        except OSError as error:
+            os.close(life_w)
+            os.close(out_r)
+            raise SandboxError(f"cannot start a box: {error}; is the host full?") from error
+        finally:
+            os.close(life_r)
+            os.close(out_w)
+        self.pid = self._process.pid
+        self._handle = Handle(self.pid)
+        self._life = Feed(life_w, keep_open=True)
+        self._said = asyncio.get_running_loop().create_future()
+        self._out = Drain(out_r, 4096, self._hear)
+
+    def _hear(self, text: bytes) -> None:
+        if text.endswith(b"ready\n") and not self._said.done():
+            self._said.set_result(None)
+
+    async def ready(self, tar: bytes) -> None:
+        """Send the files and wait until they are laid; SandboxError says what went wrong."""
+        if tar:
+            self._life.start(tar)
+        await asyncio.wait(
+            [self._said, self._handle.gone],
+            timeout=SETUP_SECONDS,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if self._said.done():
+            return
+        detail = self._out.data.decode("utf-8", "replace")
+        if not self._handle.gone.done():
+            raise SandboxError(f"a box was not ready within {SETUP_SECONDS:g} s; lower max_running")
+        if "tar:" in detail:
+            raise SandboxError(
+                f"cannot lay the files of a task into its box: {detail.strip()}; "
+                "does Limits.workspace_mb leave room for them?"
+            )
+        raise SandboxError(advice(detail))
+
+    async def close(self) -> None:
+        """End the process, and with it the workspace."""
+        self._handle.kill()
+        await asyncio.wait([self._handle.gone], timeout=SETUP_SECONDS)
+        self._life.close()
+        self._out.finish()
+        self._process.poll()
+        self._handle.close()
+
+
+def bwrap_arguments(image_folder: Path, env: Mapping[str, str]) -> list[str]:
+    """The walls of a box: an allow-list of mounts, no capabilities, no namespaces to come."""
+    words = "--unshare-all --unshare-user --disable-userns --uid 1000 --gid 1000 --cap-drop ALL"
+    argv = [*words.split(), "--new-session", "--die-with-parent", "--hostname", "box", "--clearenv"]
+    for name, value in env.items():
+        argv += ["--setenv", name, value]
+    argv += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        if os.path.islink(f"/{name}"):
+            argv += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
+        elif os.path.isdir(f"/{name}"):
+            argv += ["--ro-bind", f"/{name}", f"/{name}"]
+    for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs"):
+        argv += ["--ro-bind-try", path, path]
+    for name in ("passwd", "group", "hosts", "nsswitch.conf"):
+        argv += ["--ro-bind", str(image_folder / "etc" / name), f"/etc/{name}"]
+    argv += ["--ro-bind", str(image_folder / "python"), "/opt/python"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(16 << 20), "--tmpfs", "/dev/shm"]
+    argv += ["--bind", "/dev/shm/workspace", WORKSPACE, "--bind", "/dev/shm/tmp", "/tmp"]
+    argv += ["--symlink", "../tmp", "/var/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*argv, "--chdir", "/"]
+
+
+def _result(ended: Ended) -> Result:
+    """What happened to the guest; SandboxError when the launcher failed before the guest began."""
+    code, number = ended.code, None
+    if code is None and not ended.timed_out:
+        if ended.launcher >= 0:
+            raise SandboxError(advice(ended.stderr.decode("utf-8", "replace")))
+        number = -ended.launcher  # killed with the guest, for example when memory ran out
+    elif code is not None and 128 < code <= 128 + 64:
+        code, number = None, code - 128
+    return Result(
+        stdout=ended.stdout,
+        stderr=ended.stderr,
+        exit_code=code,
+        timed_out=ended.timed_out,
+        signal=number,
+        output_cut=ended.cut,
+        seconds=ended.seconds,
+    )

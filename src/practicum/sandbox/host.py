@@ -1,0 +1,110 @@
+"""What this host lets a box have, found out once, and what to do where it refuses."""
+
+import os
+import resource
+import shutil
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from practicum.core import SandboxError
+from practicum.sandbox.seccomp import program
+
+_PACKAGES = {"bwrap": "bubblewrap", "tar": "tar"}
+_SYSCTL = Path("/proc/sys")
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What is enforced on the boxes of this host; nothing is claimed that is not."""
+
+    memory: Literal["cgroup", "per process"]
+    processes: Literal["cgroup and rlimit", "rlimit"]
+    workspace: Literal["sized tmpfs"]
+    own_uid: bool  # a uid of its own for each box, apart from every other on the host
+    system_calls_filtered: bool
+    network: Literal["none"] = "none"
+    kernel: Literal["shared"] = "shared"  # no wall against a kernel bug
+
+
+class Programs(msgspec.Struct, frozen=True):
+    """Absolute paths of the launchers."""
+
+    bwrap: str
+    unshare: str
+    nsenter: str
+    setpriv: str
+
+    @classmethod
+    def find(cls) -> "Programs":
+        """Look them up; SandboxError says which package is missing."""
+        path = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+        found = {name: shutil.which(name, path=path) for name in (*cls.__struct_fields__, "tar")}
+        missing = sorted({_PACKAGES.get(n, "util-linux") for n, p in found.items() if not p})
+        if missing:
+            raise SandboxError(
+                f"the sandbox needs {', '.join(missing)}: install it, for example with "
+                f"`apt-get install {' '.join(missing)}`"
+            )
+        return cls(**{name: found[name] or "" for name in cls.__struct_fields__})
+
+
+def capabilities(controllers: set[str]) -> Capabilities:
+    """The record for boxes that may use these cgroup controllers."""
+    return Capabilities(
+        memory="cgroup" if "memory" in controllers else "per process",
+        processes="cgroup and rlimit" if "pids" in controllers else "rlimit",
+        workspace="sized tmpfs",
+        own_uid=os.geteuid() == 0 and _uid_range()[1] > 1 << 31,
+        system_calls_filtered=bool(program()),
+    )
+
+
+def box_uid(slot: int) -> int:
+    """A uid for the box in `slot`: ours when we are no root, else one that nobody uses."""
+    if os.geteuid() != 0:
+        return os.geteuid()
+    first, count = _uid_range()
+    if count > 1 << 31:
+        return 1_000_000_000 + os.getpid() * 256 + slot % 256  # pids are below 2**22
+    return first + count - 2 - slot % 256  # a small container: shared with its other boxes
+
+
+def hard_limit(kind: int, wanted: int) -> int:
+    """`wanted`, or what we may still ask for when that is less."""
+    _, hard = resource.getrlimit(kind)
+    return wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+
+
+def advice(detail: str) -> str:
+    """What went wrong while namespaces were made, and what to do about it on this host."""
+    if _value("kernel/apparmor_restrict_unprivileged_userns") == "1":
+        cure = (
+            "AppArmor restricts user namespaces here (Ubuntu 23.10 and later): "
+            "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
+        )
+    elif _value("kernel/unprivileged_userns_clone") == "0":
+        cure = "user namespaces are off: `sudo sysctl -w kernel.unprivileged_userns_clone=1`"
+    elif _value("user/max_user_namespaces") == "0":
+        cure = "user namespaces are off: `sudo sysctl -w user.max_user_namespaces=15000`"
+    else:
+        cure = (
+            "inside a container, start it with `--security-opt seccomp=unconfined --security-opt "
+            "apparmor=unconfined --security-opt systempaths=unconfined` (docker, podman); "
+            "elsewhere check that `unshare --user --map-root-user --mount true` works"
+        )
+    return f"cannot make a box: {detail.strip() or 'no message'}. {cure}"
+
+
+def _uid_range() -> tuple[int, int]:
+    """First uid and number of uids of the largest range mapped in our user namespace."""
+    rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    first, _, count = max(rows, key=lambda row: int(row[2]))
+    return int(first), int(count)
+
+
+def _value(name: str) -> str:
+    try:
+        return (_SYSCTL / name).read_text().strip()
+    except OSError:
+        return ""
