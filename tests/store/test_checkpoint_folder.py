@@ -94,7 +94,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk needs root; test_run.py covers a file size limit")
+        pytest.skip("mounting a small disk needs root; test_run_folder.py covers a file size limit")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
