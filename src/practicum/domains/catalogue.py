@@ -11,12 +11,22 @@ from practicum.domains.domain import Domain
 GROUP = "practicum.domains"
 
 BUILTIN = {
+    "archives": "archives:Archives",
     "config_edit": "config_edit:ConfigEdit",
     "csv_columns": "csv_columns:CsvColumns",
+    "file_moves": "file_moves:FileMoves",
     "filter_lines": "filter_lines:FilterLines",
+    "find_files": "find_files:FindFiles",
+    "json_data": "json_data:JsonData",
     "log_counts": "log_counts:LogCounts",
     "log_fields": "log_fields:LogFields",
+    "make_files": "make_files:MakeFiles",
+    "permissions": "permissions:Permissions",
+    "replace_text": "replace_text:ReplaceText",
+    "shell_script": "shell_script:ShellScript",
     "sort_lines": "sort_lines:SortLines",
+    "text_slices": "text_slices:TextSlices",
+    "word_counts": "word_counts:WordCounts",
 }
 """Name of each built-in domain and where its class is, relative to this package."""
 

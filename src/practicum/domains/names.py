@@ -6,8 +6,7 @@ else. All functions draw from the `random.Random` they are given and from nothin
 
 from random import Random
 
-WORDS = tuple(
-    """
+_WORDS = """
     apple anchor arrow autumn badge banjo barrel basket beacon berry blanket bottle bridge bronze
     bucket butter cabin cactus camel candle canvas carbon castle cedar cherry circle clover cobalt
     comet copper coral cotton cradle crystal curtain dagger daisy desert dolphin dragon eagle ember
@@ -20,16 +19,17 @@ WORDS = tuple(
     saddle salmon sapphire scarlet shadow silver spider spruce stable summit sunset tablet temple
     thistle thunder tiger timber tulip tunnel turtle valley velvet violet walnut whale willow window
     winter wizard yellow zebra zephyr
-    """.split()
-)
-
-PEOPLE = tuple(
     """
+
+_PEOPLE = """
     Ada Amir Anna Ben Bea Carl Chen Clara Dan Dora Elif Emil Eva Finn Gita Hana Hugo Ines Ivan Jana
     Jon Kai Kira Lars Lena Leo Lin Luca Mara Max Mia Nils Nora Omar Otto Paul Petra Quinn Rosa Ravi
     Sam Sara Sven Tara Theo Tim Uma Vera Yuki Zoe
-    """.split()
-)
+    """
+
+WORDS = tuple(_WORDS.split())
+
+PEOPLE = tuple(_PEOPLE.split())
 
 CITIES = ("Oslo", "Lima", "Cairo", "Delhi", "Paris", "Tokyo", "Quito", "Berne", "Porto", "Turin")
 

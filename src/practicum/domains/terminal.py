@@ -6,8 +6,8 @@ from typing import Any
 
 from practicum.core import File, Message, Score, Submission, Task, ToolCall
 from practicum.domains.domain import Domain, Script
-from practicum.rewards.compare import text_file
-from practicum.rewards.parts import checked
+from practicum.rewards.compare import path_state, text_file
+from practicum.rewards.parts import Check, checked
 from practicum.sandbox.contract import Boxes
 
 CLOSING = "Call submit when you are done."
@@ -121,3 +121,26 @@ class OneOutput(Terminal):
         """Empty, copied, linked and oversized outputs."""
         source = next(f.path for f in task.files if f.kind == "file")
         return output_attacks(source, task.truth["output"])
+
+
+State = tuple[str, str, str]
+"""Path, kind and value as `rewards.compare.path_state` takes them."""
+
+
+class Tree(Terminal):
+    """Base of the domains whose answer is the state of the workspace.
+
+    `truth["wanted"]` lists the changes: each is a list of states that hold together only after
+    it was made. `truth["kept"]` lists states that hold from the start and must still hold. There
+    are never fewer of these, so a change made to everything is worth nothing.
+    """
+
+    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        """The share of wanted changes, less one for each thing that should have been kept."""
+        kept = [path_state(submission.artifacts, *state) for state in task.truth["kept"]]
+        wanted = []
+        for change in task.truth["wanted"]:
+            states = [path_state(submission.artifacts, *state) for state in change]
+            failed = next((state for state in states if not state.passed), None)
+            wanted.append(failed or Check(states[0].name, True))
+        return checked([*wanted, *kept], baseline=len(kept))

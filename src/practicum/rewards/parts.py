@@ -28,12 +28,17 @@ def above(passed: int, total: int, baseline: int) -> float:
 
 
 def checked(
-    checks: Sequence[Check], baseline: int = 0, *, name: str = "correct", tampered: str = ""
+    checks: Sequence[Check],
+    baseline: int = 0,
+    *,
+    shown: Sequence[Check] = (),
+    tampered: str = "",
 ) -> Score:
     """A score of these checks, of which a non-solver passes at most `baseline`.
 
     Checks that hold from the start ("other files unchanged") belong to the baseline: keeping them
-    earns nothing, breaking one costs as much as one wanted change earns.
+    earns nothing, breaking one costs as much as one wanted change earns. What the agent could see
+    (`shown`, such as the tests in its workspace) counts in `tests_passed` and earns nothing.
     """
     passed = sum(check.passed for check in checks)
     failed = [f"{c.name}: {c.evidence or 'wrong'}" for c in checks if not c.passed]
@@ -43,8 +48,10 @@ def checked(
     if failed:
         evidence += "; " + "; ".join(failed[:3])
         evidence += f"; and {len(failed) - 3} more" if len(failed) > 3 else ""
+    every = [*checks, *shown]
+    share = sum(check.passed for check in every) / len(every)
     return Score.of(
-        ScorePart(name, above(passed, len(checks), baseline), evidence=evidence),
-        ScorePart("tests_passed", passed / len(checks), weight=0.0, kind="metric"),
+        ScorePart("correct", above(passed, len(checks), baseline), evidence=evidence),
+        ScorePart("tests_passed", share, weight=0.0, kind="metric"),
         tampered=tampered,
     )

@@ -1,0 +1,48 @@
+"""Reads a tar.gz that a candidate made, in memory and within bounds; nothing goes to disk."""
+
+import io
+import posixpath
+import tarfile
+import zlib
+
+MAX_BYTES = 4 << 20
+"""The most that an archive may hold once unpacked."""
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    """The regular files in a tar.gz by normalised path.
+
+    Raises ValueError when `data` is not a tar.gz, or unpacks to more than `MAX_BYTES`.
+    """
+    try:
+        unpacker = zlib.decompressobj(wbits=31)
+        raw = unpacker.decompress(data, MAX_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"not a gzip file: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise ValueError(f"unpacks to more than {MAX_BYTES} bytes")
+    files = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+            for member in archive:
+                reader = archive.extractfile(member) if member.isreg() else None
+                if reader is not None:
+                    files[posixpath.normpath(member.name)] = reader.read()
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError, IndexError) as error:
+        raise ValueError(f"not a tar archive: {error}") from error
+    return files
+
+
+def pack(files: dict[str, bytes]) -> bytes:
+    """A tar.gz of these files: the same bytes on every machine (stored, no times, no owners)."""
+    buffer = io.BytesIO()
+    with tarfile.open(
+        fileobj=buffer, mode="w:gz", compresslevel=0, format=tarfile.USTAR_FORMAT
+    ) as archive:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mtime = len(data), 0
+            archive.addfile(entry, io.BytesIO(data))
+    packed = bytearray(buffer.getvalue())
+    packed[4:8] = bytes(4)  # the time in the gzip header
+    return bytes(packed)
