@@ -1,4 +1,4 @@
-"""Files to and from a tar stream. What comes out of a box is parsed with caps and trusted nowhere."""
+"""Files to and from a tar stream. What comes out of a box is parsed with caps and never trusted."""
 
 import io
 import posixpath
@@ -37,7 +37,7 @@ def pack(files: Iterable[File]) -> bytes:
 
 
 def members(paths: Sequence[str]) -> list[str]:
-    """Arguments for GNU tar: each path with all below it, each of its parents alone and before it."""
+    """Arguments for GNU tar: each path with all below it, after each of its parents alone."""
     found: list[str] = []
     for path in paths:
         parts = path.split("/")
@@ -60,7 +60,7 @@ def unpack(stream: bytes, paths: Sequence[str], max_bytes: int) -> dict[str, Art
             fileobj=io.BytesIO(stream), mode="r:", errors="surrogateescape"
         ) as archive:
             while (info := archive.next()) is not None:
-                archive.members = []  # keep no index: the stream is read once
+                archive.members = []  # type: ignore[attr-defined]  # keep no index: the stream is read once
                 name = posixpath.normpath(info.name)
                 if info.issym():
                     links.add(name)

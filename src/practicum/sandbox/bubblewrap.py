@@ -87,7 +87,7 @@ class BubblewrapBoxes:
     def __init__(
         self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """`delay` is awaited before each command: tests show with it that slow boxes change nothing.
+        """`delay` is awaited before each command; tests show with it that slow boxes are harmless.
 
         Raises SandboxError when the programs that make a box are not installed.
         """
@@ -101,7 +101,7 @@ class BubblewrapBoxes:
         self._open: set[BubblewrapBox] = set()
         self._slots = itertools.count()
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
         """A fresh box whose workspace holds `files`."""
         tar = archive.pack(files) if files else b""
         box = BubblewrapBox(self, next(self._slots), limits)
@@ -217,8 +217,8 @@ class BubblewrapBox:
         return await asyncio.to_thread(archive.unpack, ended.stdout, wanted, max_bytes)
 
     async def write(self, files: Sequence[File]) -> None:
-        """Lay files into the workspace as the guest; SandboxError when the guest made that impossible."""
-        command = "tar -xpf - --no-same-owner --unlink-first --recursive-unlink".split()
+        """Lay files into the workspace as the guest; SandboxError when it made that impossible."""
+        command = ["tar", "-xpf", "-", "--no-same-owner", "--unlink-first", "--recursive-unlink"]
         ended = await self._execute(
             [b"/workspace", *map(os.fsencode, command)],
             env=ENVIRONMENT,
@@ -414,13 +414,14 @@ def bwrap_arguments(image_folder: Path, env: Mapping[str, str]) -> list[str]:
 
 def _result(ended: Ended) -> Result:
     """What happened to the guest; SandboxError when the launcher failed before the guest began."""
-    code, number = ended.code, None
-    if code is None and not ended.timed_out:
+    code: int | None = ended.code
+    number: int | None = None
+    if code is not None and 128 < code <= 128 + 64:
+        code, number = None, code - 128
+    elif code is None and not ended.timed_out:
         if ended.launcher >= 0:
             raise SandboxError(advice(ended.stderr.decode("utf-8", "replace")))
         number = -ended.launcher  # killed with the guest, for example when memory ran out
-    elif code is not None and 128 < code <= 128 + 64:
-        code, number = None, code - 128
     return Result(
         stdout=ended.stdout,
         stderr=ended.stderr,

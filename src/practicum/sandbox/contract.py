@@ -1,4 +1,4 @@
-"""The contract of a box: an isolated workspace that persists over commands and dies without a trace.
+"""The contract of a box: an isolated workspace that outlives commands and dies without a trace.
 
 Every box has its own namespaces, no network, limits on time, memory, processes and output. Errors
 of the box itself raise `SandboxError`; whatever the guest does is a `Result`.
@@ -49,7 +49,7 @@ class Sandbox(Protocol):
         ...
 
     async def write(self, files: Sequence[File]) -> None:
-        """Lay files into the workspace as the guest, parents included; an existing file is replaced."""
+        """Lay files into the workspace as the guest, with their parents; existing ones go."""
         ...
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class Sandbox(Protocol):
 class Boxes(Protocol):
     """Makes boxes, and bounds how many run commands at once."""
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
         """A fresh box whose workspace holds `files`."""
         ...
 
