@@ -32,6 +32,7 @@ from practicum.sandbox.command import (
     Ended,
     Feed,
     Handle,
+    adopt_orphans,
     execute,
     spawn,
     unbroken,
@@ -92,6 +93,7 @@ class BubblewrapBoxes:
         Raises SandboxError when the programs that make a box are not installed.
         """
         self.programs = Programs.find()
+        adopt_orphans()
         self.cgroups = cgroups.Cgroups()
         self.cgroups.sweep()
         self.capabilities = capabilities(set(self.cgroups.parents))
@@ -187,10 +189,7 @@ class BubblewrapBox:
                 seconds=limits.command_seconds if seconds is None else seconds,
                 output_bytes=limits.output_bytes,
             )
-        except (ValueError, OSError) as error:
-            too_long = isinstance(error, OSError) and error.errno == errno.E2BIG
-            if isinstance(error, OSError) and not too_long:
-                raise SandboxError(f"cannot start a command: {error}; is the host full?") from error
+        except (ValueError, OSError) as error:  # no kernel could run these words
             return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
         return _result(ended)
 
@@ -312,6 +311,10 @@ class BubblewrapBox:
             self._tasks.add(task)
             try:
                 return await task
+            except OSError as error:
+                if error.errno == errno.E2BIG:
+                    raise
+                raise SandboxError(f"cannot start a command: {error}; is the host full?") from error
             except asyncio.CancelledError:
                 if self._closed:
                     raise SandboxError("the box was closed while a command ran in it") from None
@@ -417,7 +420,8 @@ def _result(ended: Ended) -> Result:
     code: int | None = ended.code
     number: int | None = None
     if code is not None and 128 < code <= 128 + 64:
-        code, number = None, code - 128
+        number = code - 128
+        code = None
     elif code is None and not ended.timed_out:
         if ended.launcher >= 0:
             raise SandboxError(advice(ended.stderr.decode("utf-8", "replace")))

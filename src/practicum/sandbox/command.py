@@ -7,6 +7,7 @@ a handle on its pid namespace, so a host that dies first leaves nothing that run
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from practicum.core import SandboxError
 SETUP_SECONDS = 60.0  # to build the namespaces, on a machine under heavy load
 DEATH_SECONDS = 60.0  # for the kernel to tear a pid namespace down
 _CHUNK = 1 << 16
+_PR_SET_CHILD_SUBREAPER = 36
 _PAUSE = 0.001  # between reads of output that is thrown away
 
 
@@ -154,6 +156,15 @@ async def unbroken(work: Awaitable[None]) -> None:
     task.result()
     if cancelled:
         raise cancelled
+
+
+def adopt_orphans() -> None:
+    """Make this process inherit the orphans of its children, so that it can reap them.
+
+    bwrap ends before pid 1 of its namespace does; in a container whose init reaps nothing, each
+    command would leave a zombie.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def spawn(argv: Sequence[str | bytes], **pipes: int | Sequence[int]) -> subprocess.Popen[bytes]:
