@@ -52,7 +52,7 @@ class Renderer:
             text = "\n\n".join([*filter(None, system), said])
             others = [m for m in messages if m.role != "system"]
             messages = [Message.of("system", text), *others]
-        return self.codec.encode(self.template.pieces(messages, tools))
+        return self.codec.encode(self._show(said, self.template.pieces(messages, tools)))
 
     def bridge(self, results: Sequence[Message], *, ended: bool) -> list[int]:
         """Tokens between the sampled tokens of one turn and those of the next.
@@ -123,6 +123,18 @@ class Renderer:
 
     def _text(self, messages: Sequence[Message], *, prompt: bool) -> str:
         return "".join(p.text for p in self.template.pieces(messages, prompt=prompt))
+
+    def _show(self, said: str, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces, with the tags in our instructions as the tokens that shall be sampled."""
+        shown: list[Piece] = []
+        for piece in pieces:
+            if said and said in piece.text:
+                before, _, after = piece.text.partition(said)
+                shown += [Piece(before, False), *self._marked(said), Piece(after, False)]
+                said = ""
+            else:
+                shown.append(piece)
+        return shown
 
     def _marked(self, text: str) -> list[Piece]:
         """The text with only the format's own tags able to be tokens."""

@@ -8,7 +8,6 @@ no role for become user messages, user messages that follow each other are merge
 alternate. A template that asks for the date is given a fixed one.
 """
 
-import datetime
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from practicum.core import Message, ModelError, ToolCall
 from practicum.models.formats import DEFAULT, NATIVE, CallFormat
 from practicum.models.formats.contract import Schemas
+from practicum.models.jinja import FIXED_DATE, compile_template
 from practicum.models.tokenizer import Piece
-
-FIXED_DATE = datetime.date(2025, 1, 1)
-"""What templates that print the date are given: a prompt must not change over night."""
 
 _REFUSED = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
 _SENTINEL = re.compile(r"Zq7x(\d+)x7qZ")
@@ -57,13 +54,12 @@ class Template:
             )
         self._tokenizer = tokenizer
         self._options = {
-            "strftime_now": FIXED_DATE.strftime,
             "date_string": FIXED_DATE.strftime("%d %b %Y"),
             **options,
         }
         user, assistant = _plain("user", 0), _plain("assistant", 1)
-        if self._try([user], 1) is None:
-            raise ModelError("the chat template cannot render a user message: mend the template")
+        if _sentinel(0) not in self.render([user], prompt=True):
+            raise ModelError("the chat template drops a user message: mend the template")
         self.takes_system = self._try([_plain("system", 1), user], 2) is not None
         self.alternates = self._try([user, _plain("user", 1)], 2) is None
         self.takes_tool = self._has_tool_role(user, assistant)
@@ -141,14 +137,14 @@ class Template:
         return text
 
     def _render(self, chat: Sequence[Mapping[str, Any]], tools: Schemas, *, prompt: bool) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                [dict(message) for message in chat],
-                tools=[dict(tool) for tool in tools] or None,
-                add_generation_prompt=prompt,
-                tokenize=False,
-                **self._options,
-            )
+        source = self._tokenizer.get_chat_template(tools=[dict(tool) for tool in tools] or None)
+        return compile_template(source).render(
+            messages=[dict(message) for message in chat],
+            tools=[dict(tool) for tool in tools] or None,
+            documents=None,
+            add_generation_prompt=prompt,
+            **self._tokenizer.special_tokens_map,
+            **self._options,
         )
 
     def _try(

@@ -12,6 +12,7 @@ from practicum.models.quiet import quiet
 
 VOCABULARY = 512
 _PAD, _BEGIN, _END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+_TAGS = ("<tool_call>", "</tool_call>")  # one token each, as many real models have them
 
 _CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
@@ -93,10 +94,11 @@ def tiny_tokenizer() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     control = [_PAD, _BEGIN, _END]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=VOCABULARY - len(_TAGS),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=[AddedToken(token, special=True, normalized=False) for token in control],
         show_progress=False,
     )
     tokenizer.train_from_iterator(_TEXT.splitlines(keepends=True), trainer)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in _TAGS])
     return tokenizer
