@@ -12,6 +12,7 @@ GROUP = "practicum.domains"
 
 BUILTIN = {
     "archives": "archives:Archives",
+    "build_repair": "build_repair:BuildRepair",
     "config_edit": "config_edit:ConfigEdit",
     "csv_columns": "csv_columns:CsvColumns",
     "file_moves": "file_moves:FileMoves",
@@ -21,9 +22,12 @@ BUILTIN = {
     "log_counts": "log_counts:LogCounts",
     "log_fields": "log_fields:LogFields",
     "make_files": "make_files:MakeFiles",
+    "order_words": "order_words:OrderWords",
     "permissions": "permissions:Permissions",
+    "pytest_repair": "pytest_repair:PytestRepair",
     "replace_text": "replace_text:ReplaceText",
     "shell_script": "shell_script:ShellScript",
+    "small_sums": "small_sums:SmallSums",
     "sort_lines": "sort_lines:SortLines",
     "text_slices": "text_slices:TextSlices",
     "word_counts": "word_counts:WordCounts",

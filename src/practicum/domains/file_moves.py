@@ -50,7 +50,9 @@ class FileMoves(Tree):
         if level > 2:
             rule += f", and delete all .{second} files"
             command += f" && rm *.{second}"
-            wanted += [[(path, "absent", "")] for path in also]
+            wanted = [
+                [*both, (path, "absent", "")] for both, path in zip(wanted, also, strict=True)
+            ]
             gone |= set(also)
         kept = [(path, "text", text) for path, text in files.items() if path not in gone]
         if action == "copy":  # nothing else may be copied along

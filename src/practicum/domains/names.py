@@ -84,9 +84,9 @@ def log_lines(rng: Random, count: int, services: list[str]) -> list[str]:
 def access_lines(rng: Random, count: int) -> list[str]:
     """Web access log lines: `ADDRESS METHOD PATH STATUS BYTES`; a status occurs nowhere else."""
     net = f"10.{rng.randint(0, 9)}.{rng.randint(0, 9)}"
+    rows: list[str] = []
     hosts = [f"{net}.{host}" for host in rng.sample(range(2, 99), 6)]
     paths = [f"/{a}/{b}" for a, b in zip(words(rng, 8), words(rng, 8), strict=True)]
-    rows = []
     while len(rows) < count:
         size = rng.randint(1000, 9999)
         if any(str(status) in str(size) for status in STATUSES):

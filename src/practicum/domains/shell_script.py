@@ -19,21 +19,27 @@ CASES = 6
 
 
 def _rules(level: int, word: str, count: int) -> list[Rule]:
-    """The rules of a level for a word and a number of lines; FILE is the first argument."""
-    table = lambda rows: Counter(row.split()[0] for row in rows)  # noqa: E731
-    has = lambda rows: [row for row in rows if word in row]  # noqa: E731
-    return {
+    """The rules of a level for a word and a number of lines."""
+
+    def table(rows: list[str]) -> list[str]:
+        found = Counter(row.split()[0] for row in rows)
+        return [f"{found[key]} {key}" for key in sorted(found)]
+
+    def having(rows: list[str]) -> list[str]:
+        return [row for row in rows if word in row]
+
+    levels: dict[int, list[Rule]] = {
         1: [
             (f"the first {count} lines", f'head -n {count} "$1"', lambda rows: rows[:count]),
             (f"the last {count} lines", f'tail -n {count} "$1"', lambda rows: rows[-count:]),
             ("all lines in alphabetical order", 'sort "$1"', sorted),
-            (f"the lines with the word {word}", f'grep {word} "$1"', has),
+            (f"the lines with the word {word}", f'grep {word} "$1"', having),
         ],
         2: [
             (
                 f"the lines with the word {word} in alphabetical order",
                 f'grep {word} "$1" | sort',
-                lambda rows: sorted(has(rows)),
+                lambda rows: sorted(having(rows)),
             ),
             (
                 f"the first {count} lines in alphabetical order",
@@ -49,13 +55,13 @@ def _rules(level: int, word: str, count: int) -> list[Rule]:
         3: [
             (
                 "how often each first word of a line occurs, as lines COUNT WORD sorted by word,",
-                "cut -d' ' -f1 \"$1\" | sort | uniq -c",
-                lambda rows: [f"{table(rows)[key]} {key}" for key in sorted(table(rows))],
+                'cut -d" " -f1 "$1" | sort | uniq -c',
+                table,
             ),
             (
-                f"the first {count} lines with the word {word} in alphabetical order",
+                f"the first {count}, in alphabetical order, of the lines with the word {word}",
                 f'grep {word} "$1" | sort | head -n {count}',
-                lambda rows: sorted(has(rows))[:count],
+                lambda rows: sorted(having(rows))[:count],
             ),
             (
                 f"the lines without the word {word}, sorted and without duplicates,",
@@ -63,7 +69,8 @@ def _rules(level: int, word: str, count: int) -> list[Rule]:
                 lambda rows: sorted({row for row in rows if word not in row}),
             ),
         ],
-    }[level]
+    }
+    return levels[level]
 
 
 class ShellScript(Terminal):
@@ -87,7 +94,7 @@ class ShellScript(Terminal):
         prompt = say(
             rng,
             "Write a shell script {path} that prints {rule} of the file given as its first "
-            "argument. You can try it with: bash {path} {sample}",
+            "argument. Try it with `bash {path} {sample}`.",
             "Create {path}. When it is run as `bash {path} {sample}` it must print {rule} of "
             "{sample}. It must work for any file name.",
             path=path,
@@ -100,9 +107,7 @@ class ShellScript(Terminal):
             prompt,
             files=[File(sample, shown.encode())],
             artifacts=[path],
-            gold=[
-                f"cat > {path} <<'EOF'\n{line}\nEOF" if "'" in line else f"echo '{line}' > {path}"
-            ],
+            gold=[f"echo '{line}' > {path}"],
             hidden=[[text, expected] for expected, text in hidden],
         )
 
@@ -131,7 +136,6 @@ class ShellScript(Terminal):
                 f"{gold}\nbash {path} {sample} > saved\n"
                 f"{{ echo \"cat <<'END'\"; cat saved; echo END; }} > {path}"
             ),
-            "endless": script(f"echo 'yes' > {path}"),
             "link": script(f"ln -s /usr/bin/sort {path}"),
         }
 

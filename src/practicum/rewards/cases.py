@@ -17,7 +17,7 @@ from practicum.rewards.compare import same_text, same_value, shown
 from practicum.rewards.parts import Check
 from practicum.sandbox.contract import Boxes, Result, Sandbox
 
-CASE_SECONDS = 5.0
+CASE_SECONDS = 3.0
 """Run time of one case. After the first case that runs into it, the others are not tried."""
 
 LUCK = 1

@@ -22,7 +22,7 @@ _REWRITES = re.compile(
 
 
 def rewrites_reports(submission: Submission) -> str:
-    """Evidence that a plugin file rewrites test reports or ends the test run; empty if none does."""
+    """Evidence that a plugin file rewrites reports or ends the test run; empty if none does."""
     for path in PLUGINS:
         found = _REWRITES.search(submission.text(path) or "")
         if found:
