@@ -5,9 +5,9 @@ and then waits for its standard input to end. So the workspace is never visible 
 no root, and is gone with its keeper, which goes when this process does, however it ends. As root
 everything runs under a uid of the box's own; bwrap is never root on the host.
 
-Inside: /workspace and /tmp (one tmpfs of `Limits.workspace_mb`, both persist over commands), a
-read-only /usr, pytest in /opt/python, no network, no capabilities, uid 1000, no way to a new
-namespace. A command that ends with a status over 128 counts as ended by signal (status - 128), as
+Inside: /workspace, /tmp and /dev/shm (one tmpfs of `Limits.workspace_mb`, which persists over
+commands; nothing else can be written), a read-only /usr, pytest in /opt/python, no network, no
+capabilities, uid 1000, no way to a new namespace. A command that ends with a status over 128 counts as ended by signal (status - 128), as
 bwrap and every shell report it.
 """
 
@@ -43,7 +43,7 @@ from practicum.sandbox.image import image
 from practicum.sandbox.seccomp import program
 
 WORKSPACE = "/workspace"
-INODES = 16384  # of the workspace and /tmp together
+INODES = 16384  # of the workspace, /tmp and /dev/shm together
 OPEN_FILES = 1024
 TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
 ENVIRONMENT = {
@@ -65,7 +65,7 @@ _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift;
 _KEEP = """
 set -e
 mount -t tmpfs -o "$1" box /dev/shm
-mkdir -m 755 /dev/shm/workspace /dev/shm/tmp
+mkdir -m 755 /dev/shm/workspace /dev/shm/tmp /dev/shm/shm
 [ "$2" = 0 ] || head -c "$2" | tar -xpf - --no-same-owner -C /dev/shm/workspace
 echo ready
 exec 1>&- 2>&-
@@ -156,9 +156,10 @@ class BubblewrapBox:
         options = f"size={size},nr_inodes={INODES},mode=755,nosuid,nodev"
         programs = self._boxes.programs
         drop = ["--reuid", str(self._uid), "--regid", str(self._uid), "--clear-groups"]
+        setpriv = [programs.setpriv, *drop, "--inh-caps=-all"]
         argv = [
             *self._join(),
-            *([programs.setpriv, *drop, "--inh-caps=-all"] if os.geteuid() == 0 else []),
+            *(setpriv if self._uid != os.geteuid() else []),
             *(programs.unshare, "--user", "--map-root-user", "--mount"),
             *("--propagation", "private", "/bin/sh", "-c", _KEEP, "sh", options, str(len(tar))),
         ]
@@ -262,7 +263,14 @@ class BubblewrapBox:
         """The words that put a launcher into the box's cgroups."""
         if not self._groups:
             return []
-        return ["/bin/sh", "-c", _JOIN, "sh", *(f"{g}/cgroup.procs" for g in self._groups), "--"]
+        return [
+            "/bin/sh",
+            "-c",
+            _JOIN,
+            "sh",
+            *(str(cgroups.entrance(g)) for g in self._groups),
+            "--",
+        ]
 
     async def _execute(
         self,
@@ -279,7 +287,7 @@ class BubblewrapBox:
             if self._closed or self._keeper is None:
                 raise SandboxError("the box is closed: open another")
             keeper = str(self._keeper.pid)
-            keep = [] if os.geteuid() == 0 else ["--preserve-credentials"]
+            keep = ["--preserve-credentials"] if self._uid == os.geteuid() else []
             nsenter = [self._boxes.programs.nsenter, "-t", keeper, "--user", "--mount", *keep]
             added = ["--cap-add", capability] if capability else []
             enter = self._enter(bool(stdin))
@@ -409,7 +417,7 @@ def bwrap_arguments(image_folder: Path, env: Mapping[str, str]) -> list[str]:
     for name in ("passwd", "group", "hosts", "nsswitch.conf"):
         argv += ["--ro-bind", str(image_folder / "etc" / name), f"/etc/{name}"]
     argv += ["--ro-bind", str(image_folder / "python"), "/opt/python"]
-    argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(16 << 20), "--tmpfs", "/dev/shm"]
+    argv += ["--proc", "/proc", "--dev", "/dev", "--bind", "/dev/shm/shm", "/dev/shm"]
     argv += ["--bind", "/dev/shm/workspace", WORKSPACE, "--bind", "/dev/shm/tmp", "/tmp"]
     argv += ["--symlink", "../tmp", "/var/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]
     return [*argv, "--chdir", "/"]

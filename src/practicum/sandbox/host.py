@@ -13,6 +13,7 @@ from practicum.sandbox.seccomp import program
 
 _PACKAGES = {"bwrap": "bubblewrap", "tar": "tar"}
 _SYSCTL = Path("/proc/sys")
+_MANY, _ALL = 1 << 16, 1 << 31  # uids mapped: a usual container has the first, a host the second
 
 
 class Capabilities(msgspec.Struct, frozen=True):
@@ -55,19 +56,29 @@ def capabilities(controllers: set[str]) -> Capabilities:
         memory="cgroup" if "memory" in controllers else "per process",
         processes="cgroup and rlimit" if "pids" in controllers else "rlimit",
         workspace="sized tmpfs",
-        own_uid=os.geteuid() == 0 and _uid_range()[1] > 1 << 31,
+        own_uid=os.geteuid() == 0 and _uid_range()[2] > _ALL,
         system_calls_filtered=bool(program()),
     )
 
 
 def box_uid(slot: int) -> int:
-    """A uid for the box in `slot`: ours when we are no root, else one that nobody uses."""
+    """A uid for the box in `slot`: ours when we cannot choose, else one that nobody uses.
+
+    Raises SandboxError where the guest would have to be root on the host.
+    """
+    first, outside, count = _uid_range()
     if os.geteuid() != 0:
         return os.geteuid()
-    first, count = _uid_range()
-    if count > 1 << 31:
+    if count < _MANY and outside == 0:
+        raise SandboxError(
+            "this process is the host's root in a user namespace that maps no other uid: a guest "
+            "would be root on the host; start it outside of that namespace or as another user"
+        )
+    if count < _MANY:
+        return 0  # root in name only: outside it is the user who made this namespace
+    if count > _ALL:
         return 1_000_000_000 + os.getpid() * 256 + slot % 256  # pids are below 2**22
-    return first + count - 2 - slot % 256  # a small container: shared with its other boxes
+    return first + count - 2 - slot % 256  # a container: shared with boxes of its other processes
 
 
 def hard_limit(kind: int, wanted: int) -> int:
@@ -96,11 +107,11 @@ def advice(detail: str) -> str:
     return f"cannot make a box: {detail.strip() or 'no message'}. {cure}"
 
 
-def _uid_range() -> tuple[int, int]:
-    """First uid and number of uids of the largest range mapped in our user namespace."""
+def _uid_range() -> tuple[int, int, int]:
+    """First uid, the same uid outside, and length of the largest range mapped for us."""
     rows = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    first, _, count = max(rows, key=lambda row: int(row[2]))
-    return int(first), int(count)
+    first, outside, count = max(rows, key=lambda row: int(row[2]))
+    return int(first), int(outside), int(count)
 
 
 def _value(name: str) -> str:

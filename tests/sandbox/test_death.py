@@ -1,0 +1,166 @@
+"""Everything inside dies: at the deadline, when the command ends, and when we die."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from practicum.core import SandboxError
+from practicum.sandbox import BubblewrapBoxes, Sandbox
+from practicum.sandbox.cgroups import PREFIX, Cgroups
+
+
+def alive(mark: str) -> list[int]:
+    """Processes whose command line holds `mark`, zombies excluded."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and int(folder.name) != os.getpid():
+            try:
+                words = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if mark.encode() in words:
+                found.append(int(folder.name))
+    return found
+
+
+def fresh_mark() -> str:
+    return f"7{int.from_bytes(os.urandom(6))}"  # an argument for sleep
+
+
+async def until_alive(mark: str) -> None:
+    for _ in range(500):
+        if alive(mark):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the command never started")
+
+
+async def test_deadline_kills_and_keeps_the_output_so_far(box: Sandbox) -> None:
+    mark = fresh_mark()
+    begin = time.monotonic()
+    result = await box.run(["sh", "-c", f"echo begun; sleep {mark}"], seconds=0.5)
+    assert result.timed_out
+    assert result.exit_code is None
+    assert result.stdout == b"begun\n"
+    assert time.monotonic() - begin < 10
+    assert not alive(mark)
+
+
+@pytest.mark.parametrize(
+    "stubborn",
+    [
+        "trap '' TERM INT HUP; while :; do sleep 1; done",
+        "kill -STOP $$; sleep 60",
+        "(setsid setsid sleep 60 &) ; sleep 60",
+    ],
+    ids=["ignores signals", "stops itself", "daemon"],
+)
+async def test_deadline_holds_against(box: Sandbox, stubborn: str) -> None:
+    mark = fresh_mark()
+    result = await box.run(["bash", "-c", f"{stubborn}; : {mark}"], seconds=0.5)
+    assert result.timed_out
+    assert not alive(mark)
+
+
+async def test_daemons_die_with_their_command_and_do_not_hold_it(box: Sandbox) -> None:
+    mark = fresh_mark()
+    begin = time.monotonic()
+    result = await box.run(["bash", "-c", f"(setsid sleep {mark} &) & disown; echo left"])
+    assert result.exit_code == 0
+    assert result.stdout == b"left\n"
+    assert time.monotonic() - begin < 8  # the limit is 10 s, the daemon holds stdout for ever
+    assert not alive(mark)
+
+
+async def test_cancelling_kills(box: Sandbox) -> None:
+    mark = fresh_mark()
+    task = asyncio.create_task(box.run(["sleep", mark], seconds=60))
+    await until_alive(mark)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(mark)
+    assert (await box.run(["echo", "on"])).stdout == b"on\n"
+
+
+async def test_closing_kills_what_runs(boxes: BubblewrapBoxes) -> None:
+    mark = fresh_mark()
+    box = await boxes.open()
+    task = asyncio.create_task(box.run(["sleep", mark], seconds=60))
+    await until_alive(mark)
+    await box.close()
+    with pytest.raises(SandboxError, match="closed"):
+        await task
+    assert not alive(mark)
+
+
+async def test_no_descriptor_and_no_zombie_is_left(boxes: BubblewrapBoxes) -> None:
+    async def once() -> None:
+        async with await boxes.open() as box:
+            await box.run(["sh", "-c", "sleep 9 & true"])
+            await box.run(["sleep", "9"], seconds=0.05)
+            await box.read(["."])
+
+    await once()
+    before = len(os.listdir("/proc/self/fd"))
+    await once()
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)  # there is no child at all
+
+
+VICTIM = """
+import asyncio, sys
+from practicum.sandbox import BubblewrapBoxes
+
+async def main():
+    boxes = BubblewrapBoxes()
+    box = await boxes.open()
+    print("keeper", box._keeper.pid, *box._groups, flush=True)
+    await box.run(["bash", "-c", f"(setsid sleep {sys.argv[1]} &); sleep {sys.argv[1]}"], seconds=600)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_parent_leaves_nothing() -> None:
+    mark = fresh_mark()
+    mounts = Path("/proc/self/mounts").read_text()
+    victim = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, mark], stdout=subprocess.PIPE, text=True
+    )
+    assert victim.stdout is not None
+    _, keeper, *groups = victim.stdout.readline().split()
+    for _ in range(500):
+        if len(alive(mark)) >= 4:  # the victim, bwrap, and the guest's sleeps
+            break
+        await asyncio.sleep(0.02)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    victim.stdout.close()
+    for _ in range(250):
+        if not alive(mark) and not Path("/proc", keeper, "exe").exists():
+            break
+        await asyncio.sleep(0.02)
+    assert not alive(mark)
+    assert not os.path.exists(f"/proc/{keeper}/cmdline") or not Path(
+        f"/proc/{keeper}/cmdline"
+    ).read_bytes()
+    assert Path("/proc/self/mounts").read_text() == mounts
+    assert all(PREFIX in group and os.path.isdir(group) for group in groups)
+    await asyncio.sleep(0.6)
+    Cgroups().sweep(older_than=0.5)  # not 0: others on this machine may be making theirs
+    assert not any(os.path.exists(group) for group in groups)
+
+
+async def test_the_sweep_spares_the_living(boxes: BubblewrapBoxes) -> None:
+    async with await boxes.open() as box:
+        await asyncio.sleep(0.6)
+        Cgroups().sweep(older_than=0.5)
+        assert (await box.run(["echo", "alive"])).stdout == b"alive\n"
