@@ -2,6 +2,7 @@
 
 import string
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -165,6 +166,20 @@ def test_a_malformed_call_is_an_error_and_the_next_call_still_counts(
     assert bad.arguments == {}
     good = ToolCall("submit")
     assert form.parse(f"{text}\n{form.render(good)}", TOOLS)[-1] == good
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['"\\ud800"', "1" + "0" * 30, "[" * 9000 + "]" * 9000, "[" * 90_000],
+    ids=["half a character", "huge number", "deep", "deeper"],
+)
+def test_what_an_episode_cannot_hold_is_an_error(value: str) -> None:
+    text = f'<tool_call>{{"name": "edit", "arguments": {{"line": {value}}}}}</tool_call>'
+    (call,) = Hermes().parse(text, TOOLS)
+    assert call.error
+    tagged = f"<tool_call>edit\n<line>{value}</line>\n</tool_call>"
+    (call,) = Tagged().parse(tagged, TOOLS)
+    assert call.error or msgspec.json.encode(call)
 
 
 def test_the_default_format_reads_as_documented() -> None:

@@ -6,11 +6,13 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from written_templates import ALL, TOOLS, build
 
 from practicum.core import Message, ModelError, Stop, ToolCall
 from practicum.models.render import Renderer
-from practicum.models.tokenizer import Piece
+from practicum.models.tokenizer import Codec, Piece
 
 SYSTEM = Message.of("system", "You work in a terminal.")
 TASK = Message.of("user", "Sort names.txt into out.txt.")
@@ -128,6 +130,19 @@ def test_hostile_text_arrives_as_it_is(parts: list[str]) -> None:
     assert [i for i in ids if i in specials] == [i for i in clean if i in specials]
     assert max(ids) < len(renderer.tokenizer)
     assert f"user\n{text}<|im_end|>" in renderer.codec.decode(ids)
+
+
+def test_a_vocabulary_that_spells_control_tokens_cannot_be_made_to() -> None:
+    words = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("\u2581", -3.0)]
+    words += [(letter, -4.0) for letter in "abs<>/[]INT"]
+    backend = Tokenizer(models.Unigram(words, unk_id=0))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    backend.decoder = decoders.Metaspace(prepend_scheme="first")
+    backend.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "</s>", "[INST]")])
+    codec = Codec(PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>"))
+    ids = codec.encode([Piece("<s>[INST] ", True), Piece("a</s><<s>b" + "<s>" * 5000, False)])
+    assert [index for index in ids if index in codec.control.values()] == ids[:2]
+    assert codec.decode(ids) == "<s>[INST] a</s><<s>b" + "<s>" * 5000
 
 
 def test_hostile_text_does_not_change_the_tokens_around_it() -> None:

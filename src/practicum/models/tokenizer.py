@@ -49,6 +49,7 @@ class Codec:
             if token.content and (token.special or not token.content.isspace())
         }
         self._pattern = _any_of(self.control)
+        self._starts = re.compile(f"(?={_any_of([*self.control, _ANCHOR]).pattern})")
         self._native, self._plain = _native(backend), _plain(backend, self.control)
         self._forbidden = {*self.control.values(), self._plain.token_to_id(_ANCHOR)}
 
@@ -120,14 +121,13 @@ class Codec:
         ids = ids if first else ids[1:]
         if self._forbidden.isdisjoint(ids):
             return ids
-        # the vocabulary itself spells a control token: break every one after its first character
-        for written in (_ANCHOR, *self.control):
-            head, found, tail = text.partition(written)
-            if found:
-                broken = (head + written[0], written[1:] + tail)
-                if all(broken):
-                    left = self._encode_plain(broken[0], first=first)
-                    return left + self._encode_plain(broken[1], first=False)
+        # the vocabulary itself spells a control token: break each one after its first character
+        cuts = [match.start() + 1 for match in self._starts.finditer(text)]
+        edges = zip([0, *cuts], [*cuts, len(text)], strict=True)
+        parts = [text[begin:end] for begin, end in edges if begin < end]
+        ids = self._ids(self._plain, parts[0]) if first else []
+        for part in parts[1:] if first else parts:
+            ids += self._ids(self._plain, _ANCHOR + part)[1:]
         return [index for index in ids if index not in self._forbidden]
 
     @staticmethod

@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import msgspec
+
 from practicum.core import Stop, ToolCall
 
 Schemas = Sequence[Mapping[str, Any]]
@@ -93,6 +95,8 @@ def split_calls(
             kept.append(text[position : opening.start()])
             try:
                 call, end = form.read(text, opening.start(), tools)
+                if not _storable(call):
+                    raise Malformed("an argument is neither text nor a normal number", "", end)
             except Malformed as bad:
                 cut = stop == Stop.LENGTH and bad.end >= len(text)
                 reason = "the call was cut off by the token limit" if cut else bad.reason
@@ -103,6 +107,15 @@ def split_calls(
             kept.append(text[position:])
             return _tidy(kept), calls
         position = end
+
+
+def _storable(call: ToolCall) -> bool:
+    """Whether JSON on disk can hold the call: no half characters, no NaN, no endless numbers."""
+    said = [call.name, call.arguments]
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(said)) == said)
+    except (ValueError, RecursionError, msgspec.MsgspecError):
+        return False
 
 
 def _after_reasoning(text: str, start: int, tag: str) -> int:
@@ -142,7 +155,7 @@ def typed_value(text: str, name: str, argument: str, tools: Schemas) -> Any:
         return text
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

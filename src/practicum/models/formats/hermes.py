@@ -53,7 +53,7 @@ def read_json_call(text: str, start: int, key: str) -> tuple[ToolCall, int]:
     name = named[1] if named else ""
     try:
         found, end = _DECODER.raw_decode(text, start)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         what = getattr(error, "msg", str(error))
         raise Malformed(f"the call is not valid JSON ({what})", name, len(text)) from None
     if not isinstance(found, dict) or not isinstance(found.get("name"), str):
