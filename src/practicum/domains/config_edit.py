@@ -1,6 +1,6 @@
 """Change settings in configuration files without touching anything else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
@@ -12,36 +12,32 @@ from practicum.sandbox.contract import Boxes
 
 
 class ConfigEdit(Terminal):
-    """Level 1: set a key. Level 2: replace a word everywhere. Level 3: one of each, two files."""
+    """Level 1: set a key or replace a word. Level 2: set two keys. Level 3: both, in two files."""
 
     name = "config_edit"
 
     def make(self, seed: int, level: int) -> Task:
-        """Files of `key=value` lines with a comment; the old word stands in several lines."""
+        """A file of `key=value` lines and one in which a word stands in several lines."""
         rng = self.rng(seed, level)
-        first, second, key, old, new, *rest = names.words(rng, 16)
+        first, second, key, other, old, new, *rest = names.words(rng, 17)
         first, second = f"{first}.conf", f"{second}.ini"
-        before, after = rng.sample(range(1000, 9999), 2)
-        one = [f"# {rest[0]} settings", f"{key}={before}"]
+        before, after, before_other, after_other = rng.sample(range(1000, 9999), 4)
+        one = [f"# {rest[0]} settings", f"{key}={before}", f"{other}={before_other}"]
         one += [f"{name}={rng.randint(10, 999)}" for name in rest[1:5]]
         two = [f"# {rest[5]} settings", f"host={old}.local", f"path=/srv/{old}/{rest[6]}"]
         two += [f"{rest[7]}={old}", f"{rest[8]}={rest[9]}", f"{rest[10]}=/srv/{rest[0]}"]
         rng.shuffle(one)
         rng.shuffle(two)
-        files = {first: one, second: two}
-        set_key = f"sed -i 's/^{key}=.*/{key}={after}/' {first}"
-        replace = f"sed -i 's/{old}/{new}/g' {second}"
-        edited = {
-            first: [f"{key}={after}" if row.startswith(f"{key}=") else row for row in one],
-            second: [row.replace(old, new) for row in two],
-        }
+        one_after = [row.replace(f"{key}={before}", f"{key}={after}") for row in one]
+        two_after = [row.replace(old, new) for row in two]
         setting = say(
             rng,
-            "In {file}, change the value of {key} to {after}.",
-            "Set {key} to {after} in the file {file}.",
+            "In {file}, change the value of {key} to {after}{also}.",
+            "Set {key} to {after}{also} in the file {file}.",
             file=first,
             key=key,
             after=after,
+            also=f" and {other} to {after_other}" if level == 2 else "",
         )
         replacing = say(
             rng,
@@ -51,17 +47,31 @@ class ConfigEdit(Terminal):
             old=old,
             new=new,
         )
-        used: Sequence[str] = {1: [first], 2: [second]}.get(level, [first, second])
-        prompt = {1: setting, 2: replacing}.get(level, f"{setting} {replacing}")
-        gold = {1: set_key, 2: replace}.get(level, f"{set_key}; {replace}")
+        rule = f"s/^{key}=.*/{key}={after}/"
+        set_key, replace = f"sed -i '{rule}' {first}", f"sed -i 's/{old}/{new}/g' {second}"
+        match level:
+            case 1 if rng.random() < 0.5:
+                prompt, gold, used = setting, set_key, {first: (one, one_after)}
+            case 1:
+                prompt, gold, used = replacing, replace, {second: (two, two_after)}
+            case 2:
+                both = [
+                    row.replace(f"{other}={before_other}", f"{other}={after_other}")
+                    for row in one_after
+                ]
+                gold = f"sed -i '{rule}; s/^{other}=.*/{other}={after_other}/' {first}"
+                prompt, used = setting, {first: (one, both)}
+            case _:
+                prompt, gold = f"{setting} {replacing}", f"{set_key}; {replace}"
+                used = {first: (one, one_after), second: (two, two_after)}
         return self.task(
             seed,
             level,
             f"{prompt} Leave all other lines as they are.",
-            files=[File(path, names.text(files[path])) for path in used],
-            artifacts=used,
+            files=[File(path, names.text(rows)) for path, (rows, _) in used.items()],
+            artifacts=list(used),
             gold=[gold],
-            expected={path: "\n".join(edited[path]) for path in used},
+            expected={path: "\n".join(rows) for path, (_, rows) in used.items()},
         )
 
     async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:

@@ -1,8 +1,8 @@
 """What a domain is: one class in one file, a seeded generator of tasks with its own grader.
 
-`make` and the rest are pure functions of their arguments: no clock, no network, no global randomness
-(use `self.rng(seed, level)`). What the grader needs to know goes into `Task.truth`; it never
-reaches the agent. A task without tools that need a box never opens one.
+`make` and the rest are pure functions of their arguments: no clock, no network, no global
+randomness (use `self.rng(seed, level)`). What the grader needs to know goes into `Task.truth`; it
+never reaches the agent. A task without tools that need a box never opens one.
 """
 
 import random

@@ -25,21 +25,21 @@ class FilterLines(OneOutput):
             case 1:
                 rule, command = "", f"grep {word} {source}"
             case 2 if rng.random() < 0.5:
-                rule, command = ", sorted alphabetically", f"grep {word} {source} | sort"
+                rule, command = ", sorted alphabetically,", f"grep {word} {source} | sort"
                 kept = sorted(kept)
             case 2:
                 rule = f" but not the word {other}"
                 command = f"grep {word} {source} | grep -v {other}"
                 kept = [row for row in kept if other not in row]
             case _:
-                rule = f" but not the word {other}, sorted alphabetically and without duplicates"
+                rule = f" but not the word {other}, sorted alphabetically and without duplicates,"
                 command = f"grep {word} {source} | grep -v {other} | sort -u"
                 kept = sorted({row for row in kept if other not in row})
         prompt = say(
             rng,
             "Write the lines of {source} that contain the word {word}{rule} to {output}.",
             "From {source}, save every line with the word {word}{rule} in a new file {output}.",
-            "Create {output} with all lines of {source} that contain {word}{rule}.",
+            "Create {output} with all lines of {source} that contain {word}{rule} and nothing else.",
             source=source,
             output=output,
             word=word,

@@ -23,9 +23,10 @@ class SmallSums(TextOnly):
 
 
 _THINGS = """
-    anchors baskets beacons blankets bottles buckets candles curtains daggers feathers goblets guitars
-    hammers helmets jackets kettles kittens ladders lanterns lemons magnets melons mirrors paddles
-    pebbles pencils pillows pockets pumpkins puzzles ribbons rockets saddles tablets tulips turtles
+    anchors baskets beacons blankets bottles buckets candles curtains daggers feathers goblets
+    guitars hammers helmets jackets kettles kittens ladders lanterns lemons magnets melons
+    mirrors paddles pebbles pencils pillows pockets pumpkins puzzles ribbons rockets saddles
+    tablets tulips turtles
 """
 
 THINGS = tuple(_THINGS.split())

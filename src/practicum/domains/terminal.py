@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
+
 from practicum.core import File, Message, Score, Submission, Task, ToolCall
 from practicum.domains.domain import Domain, Script
 from practicum.rewards.compare import path_state, text_file
@@ -61,7 +63,7 @@ class Terminal(Domain):
             tools=self.tools,
             files=tuple(files),
             artifacts=tuple(artifacts),
-            truth={"gold": list(gold), **truth},
+            truth=msgspec.json.decode(msgspec.json.encode({"gold": gold, **truth})),
         )
 
     def solve(self, task: Task) -> Script:
