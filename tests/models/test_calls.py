@@ -170,8 +170,8 @@ def test_a_malformed_call_is_an_error_and_the_next_call_still_counts(
 
 @pytest.mark.parametrize(
     "value",
-    ['"\\ud800"', "1" + "0" * 30, "[" * 9000 + "]" * 9000, "[" * 90_000],
-    ids=["half a character", "huge number", "deep", "deeper"],
+    ['"\\ud800"', "NaN", "[" * 9000 + "]" * 9000, "[" * 90_000],
+    ids=["half a character", "not a number", "deep", "deeper"],
 )
 def test_what_an_episode_cannot_hold_is_an_error(value: str) -> None:
     text = f'<tool_call>{{"name": "edit", "arguments": {{"line": {value}}}}}</tool_call>'

@@ -110,7 +110,7 @@ def split_calls(
 
 
 def _storable(call: ToolCall) -> bool:
-    """Whether JSON on disk can hold the call: no half characters, no NaN, no endless numbers."""
+    """Whether JSON on disk can hold the call: no half characters, no NaN, no endless nesting."""
     said = [call.name, call.arguments]
     try:
         return bool(msgspec.json.decode(msgspec.json.encode(said)) == said)
