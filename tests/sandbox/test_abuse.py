@@ -1,5 +1,7 @@
 """Small real attacks from inside a box. Each is bounded, so that a failing wall harms nobody."""
 
+# ruff: noqa: ASYNC220, ASYNC240
+
 import os
 import platform
 import socket
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import LIMITS
 
-from practicum.core import SandboxError
+from practicum.core import File, SandboxError
 from practicum.sandbox import BubblewrapBoxes, Sandbox
 
 MIB = 1 << 20
@@ -261,9 +263,8 @@ async def test_no_privilege_is_held_or_gained(box: Sandbox) -> None:
 
 async def test_devices_are_the_harmless_ones(box: Sandbox) -> None:
     names = set((await shell(box, "ls /dev")).split())
-    assert names <= set(
-        "console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero".split()
-    )
+    harmless = "core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero console"
+    assert names <= {*harmless.split()}
     assert "Operation not permitted" in await shell(box, "mknod /tmp/mem c 1 1")
 
 
@@ -409,8 +410,11 @@ for request in (0x5412, 0x541C):
 
 
 async def test_kernel_secrets_are_closed(box: Sandbox) -> None:
-    code = "head -c 1 /proc/kcore /dev/kmsg /proc/kmsg && echo OPEN; grep -vc ' 0* \\|^0*' /proc/kallsyms"
-    assert "OPEN" not in await shell(box, code)
+    files = ["/proc/kcore", "/dev/kmsg", "/proc/kmsg", "/dev/mem"]
+    for file in files:
+        assert "OPEN" not in await shell(box, f"head -c 1 {file} >/dev/null && echo OPEN")
+    addresses = (await shell(box, "cut -d' ' -f1 /proc/kallsyms | sort -u | head -3")).split()
+    assert addresses in ([], ["0000000000000000"])
 
 
 # Files that trap the host
@@ -499,8 +503,6 @@ async def test_a_full_workspace_can_still_be_read(box: Sandbox) -> None:
 
 
 async def test_write_cannot_be_led_out(box: Sandbox) -> None:
-    from practicum.core import File
-
     await shell(box, "ln -s /usr u; ln -s /proc/1 p")
     for path in ("u/x", "p/x"):
         with pytest.raises(SandboxError):

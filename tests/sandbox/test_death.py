@@ -1,5 +1,7 @@
 """Everything inside dies: at the deadline, when the command ends, and when we die."""
 
+# ruff: noqa: ASYNC220, ASYNC222, ASYNC240
+
 import asyncio
 import os
 import signal
@@ -123,7 +125,8 @@ async def main():
     boxes = BubblewrapBoxes()
     box = await boxes.open()
     print("keeper", box._keeper.pid, *box._groups, flush=True)
-    await box.run(["bash", "-c", f"(setsid sleep {sys.argv[1]} &); sleep {sys.argv[1]}"], seconds=600)
+    guest = f"(setsid sleep {sys.argv[1]} &); sleep {sys.argv[1]}"
+    await box.run(["bash", "-c", guest], seconds=600)
 
 asyncio.run(main())
 """
@@ -149,9 +152,10 @@ async def test_a_killed_parent_leaves_nothing() -> None:
             break
         await asyncio.sleep(0.02)
     assert not alive(mark)
-    assert not os.path.exists(f"/proc/{keeper}/cmdline") or not Path(
-        f"/proc/{keeper}/cmdline"
-    ).read_bytes()
+    assert (
+        not os.path.exists(f"/proc/{keeper}/cmdline")
+        or not Path(f"/proc/{keeper}/cmdline").read_bytes()
+    )
     assert Path("/proc/self/mounts").read_text() == mounts
     assert all(PREFIX in group and os.path.isdir(group) for group in groups)
     await asyncio.sleep(0.6)

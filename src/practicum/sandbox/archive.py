@@ -40,10 +40,7 @@ def members(paths: Sequence[str]) -> list[str]:
     """Arguments for GNU tar: each path with all below it, after each of its parents alone."""
     found: list[str] = []
     for path in paths:
-        parts = path.split("/")
-        parents = ["/".join(parts[:n]) for n in range(1, len(parts))]
-        if parents:
-            found += ["--no-recursion", *(f"./{p}" for p in parents)]
+        found += ["--no-recursion", *(f"./{parent}" for parent in _parents(path))]
         found += ["--recursion", f"./{path}"]
     return found
 
@@ -54,24 +51,32 @@ def unpack(stream: bytes, paths: Sequence[str], max_bytes: int) -> dict[str, Art
     What lies behind a symlink is left out; so is everything that is no file, folder or symlink.
     """
     found: dict[str, Artifact] = {}
-    links: set[str] = set()
+    asked = {*paths, *(parent for path in paths for parent in _parents(path))}
+    links: list[str] = []  # among those; tar itself follows none below them
     try:
-        with tarfile.open(
-            fileobj=io.BytesIO(stream), mode="r:", errors="surrogateescape"
-        ) as archive:
-            while (info := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # keep no index: the stream is read once
+        with tarfile.open(fileobj=io.BytesIO(stream), mode="r:", errors="surrogateescape") as tar:
+            while (info := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # keep no index: read once
                 name = posixpath.normpath(info.name)
-                if info.issym():
-                    links.add(name)
-                if not _wanted(name, paths) or _behind(name, links):
-                    continue
-                artifact = _artifact(archive, info, found, max_bytes)
-                if artifact is not None:
-                    found[name] = artifact
+                if info.issym() and name in asked:
+                    links.append(f"{name}/")
+                if _under(name, paths) and not name.startswith(tuple(links)):
+                    artifact = _artifact(tar, info, found, max_bytes)
+                    if artifact is not None:
+                        found[name] = artifact
     except (tarfile.TarError, EOFError, ValueError, OverflowError):
         pass  # cut at our cap, or names that no archive can hold: what came before stands
     return found
+
+
+def _parents(path: str) -> list[str]:
+    """The folders on the way to `path`, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _under(name: str, paths: Sequence[str]) -> bool:
+    return any(path in (".", name) or name.startswith(f"{path}/") for path in paths)
 
 
 def _artifact(
@@ -92,12 +97,3 @@ def _artifact(
     if len(data) < min(info.size, max_bytes):
         raise EOFError(info.name)
     return Artifact(data, mode, "file", info.size > max_bytes)
-
-
-def _wanted(name: str, paths: Sequence[str]) -> bool:
-    return any(path in (".", name) or name.startswith(f"{path}/") for path in paths)
-
-
-def _behind(name: str, links: set[str]) -> bool:
-    parts = name.split("/")
-    return any("/".join(parts[:n]) in links for n in range(1, len(parts)))

@@ -7,8 +7,8 @@ everything runs under a uid of the box's own; bwrap is never root on the host.
 
 Inside: /workspace, /tmp and /dev/shm (one tmpfs of `Limits.workspace_mb`, which persists over
 commands; nothing else can be written), a read-only /usr, pytest in /opt/python, no network, no
-capabilities, uid 1000, no way to a new namespace. A command that ends with a status over 128 counts as ended by signal (status - 128), as
-bwrap and every shell report it.
+capabilities, uid 1000, no way to a new namespace. A command that ends with a status over 128
+counts as ended by signal (status - 128), as bwrap and every shell report it.
 """
 
 import asyncio
