@@ -5,8 +5,6 @@ import pytest
 from practicum.core import Limits
 from practicum.sandbox import BubblewrapBoxes, Sandbox
 
-LIMITS = Limits(memory_mb=256, processes=32, output_bytes=32 * 1024, workspace_mb=16)
-
 
 @pytest.fixture
 async def boxes() -> AsyncIterator[BubblewrapBoxes]:
@@ -17,5 +15,5 @@ async def boxes() -> AsyncIterator[BubblewrapBoxes]:
 
 @pytest.fixture
 async def box(boxes: BubblewrapBoxes) -> AsyncIterator[Sandbox]:
-    async with await boxes.open(limits=LIMITS) as opened:
+    async with await boxes.open(limits=Limits(output_bytes=32 * 1024)) as opened:
         yield opened

@@ -7,17 +7,24 @@ import platform
 import socket
 import subprocess
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from conftest import LIMITS
 
-from practicum.core import File, SandboxError
+from practicum.core import File, Limits, SandboxError
 from practicum.sandbox import BubblewrapBoxes, Sandbox
 
 MIB = 1 << 20
+LIMITS = Limits(memory_mb=256, processes=32, output_bytes=32 * 1024, workspace_mb=16)
 PEAKS = ["memory.max_usage_in_bytes", "memory.peak"]  # cgroup v1, v2
 WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
+
+
+@pytest.fixture
+async def box(boxes: BubblewrapBoxes) -> AsyncIterator[Sandbox]:
+    async with await boxes.open(limits=LIMITS) as opened:
+        yield opened
 
 
 async def python(box: Sandbox, code: str, seconds: float = 30.0) -> str:

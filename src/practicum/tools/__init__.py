@@ -9,7 +9,7 @@ from practicum.tools import shell as _shell
 from practicum.tools import submit as _submit
 from practicum.tools import task_state as _task_state
 from practicum.tools.observation import cut_middle
-from practicum.tools.task_state import render_task_state
+from practicum.tools.task_state import KEY, render_task_state
 from practicum.tools.tool import Observation, Tool, ToolContext, tool
 
 _BUILT_IN = (
@@ -47,6 +47,7 @@ def _load_entry_points() -> None:
 
 
 __all__ = [
+    "KEY",
     "TOOLS",
     "Observation",
     "Tool",
