@@ -1,0 +1,66 @@
+"""Which source a domain is made of, as one hash: the audit of one hash says nothing about another.
+
+The hash covers the domain's module, every module of its package and of ours that it imports
+(transitively, found in the source without running it), its version, and the audit itself.
+"""
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from practicum.domains.domain import Domain
+
+_AUDIT = tuple(f"practicum.evaluate.{n}" for n in ("audit", "exhibits"))
+
+
+def source_hash(domain: Domain) -> str:
+    """16 hex digits that change whenever the domain, what it imports, or the audit changes."""
+    module = type(domain).__module__
+    files = module_files(module, *_AUDIT)
+    total = hashlib.sha256(f"{module}:{type(domain).__qualname__}:{domain.version}".encode())
+    for name, path in sorted(files.items()):
+        total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return total.hexdigest()[:16]
+
+
+def module_files(*modules: str) -> dict[str, Path]:
+    """Source files of these modules and of all they import from practicum or their own package."""
+    ours = {"practicum", *(m.partition(".")[0] for m in modules)}
+    found: dict[str, Path] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        path = None if name in found else _source(name)
+        if path:
+            found[name] = path
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            tree = ast.parse(path.read_bytes())
+            waiting += [m for m in _imports(tree, package) if m.partition(".")[0] in ours]
+    return found
+
+
+def _imports(tree: ast.AST, package: str) -> Iterator[str]:
+    """Names that may be modules: what is imported, and what is imported from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - max(node.level - 1, 0)]
+            stem = ".".join(
+                [*(above if node.level else []), *([node.module] if node.module else [])]
+            )
+            yield stem
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+def _source(module: str) -> Path | None:
+    """The file of a module, or None if there is no such module (a class, say) or no source."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
