@@ -16,6 +16,10 @@ ToolSchemas = Sequence[Mapping[str, Any]]
 """Tools in OpenAI's function shape."""
 
 
+class ContextFull(Exception):
+    """The conversation no longer fits the model's context window: the episode is truncated."""
+
+
 class Policy(Protocol):
     """Whatever answers: a token sampler, a chat endpoint, a script, a person, a replay."""
 
@@ -94,13 +98,22 @@ class Sampler(Protocol):
         ...
 
 
+TokenLoss = Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]]
+"""(log-probabilities, the sampler's, advantages), tensors [N] -> loss per token [N], metrics.
+
+The log-probabilities carry the gradient. Each metric is a tensor [N] and reported as its mean.
+"""
+
+
 class Trainer(Protocol):
     """Holds fp32 master weights and an optimiser, blind to algorithms."""
 
-    def forward_backward(
-        self, batch: Sequence[Sample], loss: str, **options: float
-    ) -> dict[str, float]:
-        """Add the gradient of one loss over `batch`, divided by its own global token count."""
+    def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
+        """Add the gradient of `loss` over RL tokens and of cross-entropy over `ce_weight` tokens.
+
+        Each of the two is divided by its own token count over the whole batch, so that neither
+        packing nor the size of micro-batches changes the result.
+        """
         ...
 
     def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:

@@ -1,0 +1,95 @@
+"""One attention function for transformers' models that leaves the layout of keys to a plan.
+
+Models loaded by `load_model` call `plan.attend` in each layer. Sampling and training have their own
+plans, both of which compute what a group shares only once.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.modeling_utils import AttentionInterface
+
+from practicum.core import EngineError
+
+
+class Plan(Protocol):
+    """Decides which keys each query sees."""
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """q [B, H, C, D], k and v [B, Hkv, C, D] -> [B, C, H, D]."""
+        ...
+
+
+def _attend(
+    module: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    plan: Plan,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    return plan.attend(module.layer_idx, q, k, v, scaling), None
+
+
+AttentionInterface.register("practicum", _attend)
+
+_UNSUPPORTED = (
+    "final_logit_softcapping",
+    "attn_logit_softcapping",
+    "logits_scaling",
+    "logit_scale",
+)
+
+
+def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
+    """A causal language model from a safetensors folder, wired to our attention.
+
+    Raises EngineError for architectures whose attention or head we would compute wrongly.
+    """
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="practicum"
+        )
+    except (OSError, ValueError) as error:
+        raise EngineError(f"cannot load the model in {folder}: {error}") from error
+    config = model.config.get_text_config()
+    odd = [name for name in _UNSUPPORTED if getattr(config, name, None)]
+    if getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None):
+        odd.append("sliding_window")
+    if odd:
+        raise EngineError(
+            f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not compute; "
+            "use another base model"
+        )
+    return model.to(device)
+
+
+def attend_with_lse(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention and the log-sum-exp of its scores, so that parts over disjoint keys can be merged.
+
+    q [B, H, C, D], k and v [B, H, T, D], additive mask [B, 1, C, T] -> [B, H, C, D], [B, H, C].
+    """
+    if q.device.type == "cpu":
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, False, attn_mask=mask, scale=scale
+        )
+    scores = (q @ k.transpose(-1, -2)).float() * scale + mask
+    lse = scores.logsumexp(-1)
+    return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+
+
+def merge(
+    a: torch.Tensor, a_lse: torch.Tensor, b: torch.Tensor, b_lse: torch.Tensor
+) -> torch.Tensor:
+    """Attention over the union of two disjoint sets of keys, from the two parts."""
+    share = torch.sigmoid(a_lse.float() - b_lse.float())[..., None]
+    return (a.float() * share + b.float() * (1 - share)).to(a.dtype)

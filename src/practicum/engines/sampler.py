@@ -1,0 +1,253 @@
+"""The local sampler: batched decoding on torch, the same tokens for the same requests, bit for bit.
+
+Every draw is keyed by (noise key, position), and shapes follow from the requests alone, so that how
+fast boxes are, or which thread asks first, changes nothing. Prompts that several requests share are
+computed once; what a row has computed is kept until it is released or the weights change.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from practicum.core import EngineError, Stop
+from practicum.engines.attention import load_model
+from practicum.engines.contract import Completion, Prompt, Weights
+from practicum.engines.head import fast_fp32_matmul
+from practicum.engines.kv import Prefixes, Wave
+
+PREFILL_TOKENS = 4096  # padded tokens of one forward pass over prompts
+
+
+@dataclass
+class _Row:
+    """What is kept of a row between its requests."""
+
+    tokens: tuple[int, ...]  # whose keys are held: the shared prompt, then its own
+    prefixes: Prefixes
+    owner: int
+    suffix: torch.Tensor  # [layers, 2, Hkv, n, D]
+
+
+def uniform(noise: str, position: int) -> float:
+    """A number in [0, 1) that depends on nothing but its key."""
+    digest = hashlib.blake2b(f"{noise}|{position}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "big") >> 11) / (1 << 53)
+
+
+class LocalSampler:
+    """A `Sampler` on this machine's CPU or GPU."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stop_ids: Iterable[int],
+        dtype: str = "bfloat16",
+        device: str = "cpu",
+        max_rows: int = 64,
+    ) -> None:
+        self.model = load_model(folder, getattr(torch, dtype), device).eval().requires_grad_(False)
+        self.digest = ""
+        self.stop_ids = frozenset(stop_ids)
+        self.max_rows = max_rows
+        self.fast = dtype != "float32"
+        self.head = self.model.get_output_embeddings().weight.float()
+        self._rows: dict[str, _Row] = {}
+
+    @torch.no_grad()
+    def load(self, weights: Weights) -> None:
+        """Take new weights; everything kept from older ones is dropped."""
+        self._rows.clear()
+        own = dict(self.model.named_parameters())
+        if own.keys() != weights.tensors.keys():
+            odd = sorted(own.keys() ^ weights.tensors.keys())[:3]
+            raise EngineError(f"the weights do not fit the sampler's model: {odd} ...")
+        for name, parameter in own.items():
+            parameter.copy_(weights.tensors[name])
+        self.head = self.model.get_output_embeddings().weight.float()
+        self.digest = weights.digest
+
+    def release(self, rows: Iterable[str]) -> None:
+        """Forget what was kept for these rows."""
+        for row in rows:
+            self._rows.pop(row, None)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        temperature: float = 1.0,
+        on_done: Callable[[int, Completion], None] | None = None,
+        banned: Sequence[int] = (),
+    ) -> list[Completion]:
+        """One completion a prompt, in order. `banned` tokens are never drawn. See `Sampler`."""
+        if not self.digest:
+            raise EngineError("the sampler has no weights yet: call load(trainer.publish()) first")
+        done: dict[int, Completion] = {}
+
+        def finish(index: int, completion: Completion) -> None:
+            done[index] = completion
+            if on_done:
+                on_done(index, completion)
+
+        for lo in range(0, len(prompts), self.max_rows):
+            chunk = prompts[lo : lo + self.max_rows]
+            self._decode(chunk, lo, temperature, list(banned), finish)
+        return [done[index] for index in range(len(prompts))]
+
+    def _decode(
+        self,
+        prompts: Sequence[Prompt],
+        base: int,
+        temperature: float,
+        banned: list[int],
+        finish: Callable[[int, Completion], None],
+    ) -> None:
+        wave, hidden = self._prefill(prompts)
+        live = list(range(len(prompts)))  # wave row -> prompt
+        ids: list[list[int]] = [[] for _ in prompts]
+        logprobs: list[list[float]] = [[] for _ in prompts]
+        over: set[int] = set()
+        while True:
+            draws = [uniform(prompts[i].noise, len(ids[i])) for i in live]
+            tokens, lps = self._draw(hidden, temperature, draws, banned)
+            for row, i in enumerate(live):
+                if i in over:
+                    continue
+                ids[i].append(tokens[row])
+                logprobs[i].append(lps[row])
+                ended = tokens[row] in self.stop_ids
+                if ended or len(ids[i]) >= prompts[i].max_tokens:
+                    over.add(i)
+                    self._keep(wave, row, prompts[i], ids[i])
+                    stop = Stop.END if ended else Stop.LENGTH
+                    completion = Completion(tuple(ids[i]), tuple(logprobs[i]), stop, self.digest)
+                    finish(base + i, completion)
+            left = [row for row, i in enumerate(live) if i not in over]
+            if not left:
+                return
+            if len(live) - len(left) >= max(2, len(live) // 8):
+                wave.keep(torch.tensor(left))
+                live = [live[row] for row in left]
+                tokens = [tokens[row] for row in left]
+            feed = torch.tensor(tokens)[:, None]
+            hidden = wave.forward(feed, torch.ones(len(live), dtype=torch.long))
+
+    def _draw(
+        self, hidden: torch.Tensor, temperature: float, draws: list[float], banned: list[int]
+    ) -> tuple[list[int], list[float]]:
+        """Tokens by inverse CDF at the given uniform numbers, with their log-probabilities."""
+        with fast_fp32_matmul(self.fast):
+            logits = hidden.float() @ self.head.t()
+        if banned:
+            logits[:, banned] = float("-inf")
+        if temperature > 0:
+            logits /= temperature
+        lse = logits.logsumexp(-1, keepdim=True)
+        if temperature > 0:
+            mass = (logits - lse).exp_().cumsum(-1)
+            target = torch.tensor(draws, device=mass.device)[:, None] * mass[:, -1:]
+            tokens = torch.searchsorted(mass, target, right=True).clamp_(max=mass.shape[1] - 1)
+        else:
+            tokens = logits.argmax(-1, keepdim=True)
+        chosen = logits.gather(1, tokens) - lse
+        return tokens[:, 0].tolist(), chosen[:, 0].tolist()
+
+    def _prefill(self, prompts: Sequence[Prompt]) -> tuple[Wave, torch.Tensor]:
+        """A wave whose rows hold all of their prompts but the draw, and each row's hidden state."""
+        fresh = [p for p in prompts if not self._extends(p)]
+        heads, hidden_of = self._compute_prefixes(list(dict.fromkeys(p.ids for p in fresh)))
+        parts: list[Prefixes] = [heads] if heads else []
+        base_of = {id(heads): 0} if heads else {}
+        count = heads.lengths.shape[0] if heads else 0
+        owners: list[int] = []
+        distinct = {ids: i for i, ids in enumerate(dict.fromkeys(p.ids for p in fresh))}
+        kept: list[tuple[int, _Row]] = []
+        for row, prompt in enumerate(prompts):
+            held = self._rows.get(prompt.row) if self._extends(prompt) else None
+            if held is None:
+                owners.append(distinct[prompt.ids])
+                continue
+            if id(held.prefixes) not in base_of:
+                base_of[id(held.prefixes)] = count
+                parts.append(held.prefixes)
+                count += held.prefixes.lengths.shape[0]
+            owners.append(base_of[id(held.prefixes)] + held.owner)
+            kept.append((row, held))
+        most = max((held.suffix.shape[3] for _, held in kept), default=0)
+        wave = Wave(self.model, len(prompts), Prefixes.join(parts), owners, most)
+        for row, held in kept:
+            length = held.suffix.shape[3]
+            wave.slab[:, :, row, :, :length] = held.suffix
+            wave.lengths[row] = length
+        wave.keep(torch.arange(len(prompts)))
+        hidden = torch.empty(
+            (len(prompts), self.head.shape[1]), dtype=self.model.dtype, device=self.model.device
+        )
+        for row, prompt in enumerate(prompts):
+            if not any(row == r for r, _ in kept):
+                hidden[row] = hidden_of[distinct[prompt.ids]]
+        self._extend(
+            wave, [(row, prompts[row].ids[len(held.tokens) :]) for row, held in kept], hidden
+        )
+        return wave, hidden
+
+    def _extends(self, prompt: Prompt) -> bool:
+        """Whether what is kept for the prompt's row is a true beginning of it."""
+        held = self._rows.get(prompt.row) if prompt.row else None
+        if held is None:
+            return False
+        n = len(held.tokens)
+        return n < len(prompt.ids) and prompt.ids[:n] == held.tokens
+
+    def _compute_prefixes(
+        self, prompts: list[tuple[int, ...]]
+    ) -> tuple[Prefixes | None, torch.Tensor]:
+        hidden = torch.empty((0, self.head.shape[1]), dtype=self.model.dtype)
+        if not prompts:
+            return None, hidden
+        width = max(map(len, prompts))
+        wave = Wave(self.model, len(prompts), width=width)
+        wave.prefixes = None
+        rows = list(enumerate(prompts))
+        hidden = torch.empty(
+            (len(prompts), self.head.shape[1]), dtype=self.model.dtype, device=self.model.device
+        )
+        self._extend(wave, rows, hidden)
+        return Prefixes(wave.slab, wave.lengths.clone()), hidden
+
+    def _extend(
+        self, wave: Wave, news: list[tuple[int, tuple[int, ...]]], hidden: torch.Tensor
+    ) -> None:
+        """Feed (row, new tokens) to the wave in chunks of bounded size; writes into `hidden`."""
+        lo = 0
+        while lo < len(news):
+            hi, width = lo + 1, len(news[lo][1])
+            while hi < len(news) and news[hi][0] == news[hi - 1][0] + 1:
+                wider = max(width, len(news[hi][1]))
+                if wider * (hi + 1 - lo) > PREFILL_TOKENS:
+                    break
+                hi, width = hi + 1, wider
+            ids = torch.zeros((hi - lo, width), dtype=torch.long)
+            for at, (_, new) in enumerate(news[lo:hi]):
+                ids[at, : len(new)] = torch.tensor(new)
+            counts = torch.tensor([len(new) for _, new in news[lo:hi]])
+            first = news[lo][0]
+            hidden[first : first + hi - lo] = wave.forward(ids, counts, first)
+            lo = hi
+
+    def _keep(self, wave: Wave, row: int, prompt: Prompt, ids: list[int]) -> None:
+        """Remember a finished row: all but its last token, which was never fed."""
+        if not prompt.row or wave.prefixes is None:
+            return
+        length = int(wave.lengths[row])
+        self._rows[prompt.row] = _Row(
+            (*prompt.ids, *ids[:-1]),
+            wave.prefixes,
+            int(wave.owner[row]),
+            wave.slab[:, :, row, :, :length].clone(),
+        )
