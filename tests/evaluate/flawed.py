@@ -169,3 +169,26 @@ class TooLong(SetOrder):
     def make(self, seed: int, level: int) -> Task:
         task = Sound.make(self, seed, level)
         return self._with(task, limits=Limits(turns=2))
+
+
+class Blind(Sound):
+    """Has a rule that no task of level 1 ever comes near."""
+
+    name = "blind"
+
+    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        if task.level > 999:
+            return Score.of(ScorePart("answer", 0.0))
+        return await super().grade(task, submission, boxes)
+
+
+class Looping(Sound):
+    """Counts down: one slip, and it counts for ever."""
+
+    name = "looping"
+
+    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        left = 3
+        while left > 0:
+            left = left - 1
+        return await super().grade(task, submission, boxes)
