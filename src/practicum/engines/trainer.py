@@ -181,6 +181,13 @@ class LocalTrainer:
         config.save_pretrained(folder)
 
 
+def read_weights(folder: Path) -> Weights:
+    """The fp32 weights of a model folder, as a trainer that starts from it would publish them."""
+    model = load_model(folder, torch.float32)
+    tensors = {name: p.detach() for name, p in model.named_parameters()}
+    return Weights(digest(tensors), tensors)
+
+
 def _add_lora(model: Any, settings: LoRASettings) -> Any:
     """Put adapters into the model in place; only they are trained."""
     from peft import LoraConfig, inject_adapter_in_model

@@ -1,1 +1,1 @@
-"""learn."""
+"""Learning: advantages, losses, samples, the curriculum, and the stages that use them."""

@@ -1,0 +1,140 @@
+"""Reinforcement learning on verified outcomes: practise, compare within groups, take one step.
+
+Each step's batch is journalled before it is trained on. After a kill the stage loads its newest
+checkpoint, trains the journalled batches again in order, and goes on: the same episodes, each once.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from practicum.core import Episode, Group, Sample
+from practicum.engines.contract import Sampler, Weights
+from practicum.learn.curriculum import Cell, Curriculum
+from practicum.learn.losses import clip
+from practicum.learn.samples import practice
+from practicum.learn.stage import Stage, same_weights, warmup
+
+
+class RLSettings(BaseModel):
+    """Settings of an RL stage."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["rl"]
+    name: str = "rl"
+    steps: int = Field(40, ge=1)
+    groups: int = Field(8, ge=1)  # tasks a step
+    group_size: int = Field(8, ge=2)  # episodes a task
+    learning_rate: float = Field(5e-6, gt=0)
+    warmup_steps: int = Field(2, ge=0)
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.28, gt=0)
+    temperature: float = Field(1.0, gt=0)
+    checkpoint_every: int = Field(10, ge=1)
+
+
+Practise = Callable[[int, Sequence[tuple[Cell, int]]], list[Group]]
+"""(step, cells with task seeds) -> the groups that were played."""
+
+
+def rl(
+    stage: Stage,
+    settings: RLSettings,
+    sampler: Sampler,
+    cells: Sequence[Cell],
+    practise: Practise,
+    *,
+    seed: int = 0,
+) -> None:
+    """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays."""
+    stage.progress.stage(stage.name, settings.steps)
+    done, meta = stage.resume()
+    curriculum = Curriculum(cells, seed=seed)
+    curriculum.restore(meta.get("curriculum", []))
+    journalled = set(stage.run.batch_steps(stage.name))
+    loss = clip(settings.clip_low, settings.clip_high)
+    factor = warmup(settings.warmup_steps)
+    weights = stage.trainer.publish()
+    for step in range(done, settings.steps):
+        started = time.perf_counter()
+        if step in journalled:
+            groups = _grouped(stage.run.read_episodes(stage.name, step))
+            batch = stage.run.read_batch(stage.name, step)
+        else:
+            groups, batch = _collect(stage, sampler, weights, curriculum, practise, settings, step)
+        _check_on_policy(groups, weights)
+        played = time.perf_counter()
+        for group in groups:
+            rewards = [e.reward for e in group.episodes if e.reward is not None]
+            first = group.episodes[0]
+            curriculum.update((first.domain, first.level), rewards)
+        values = _describe(groups)
+        if batch:
+            values |= stage.trainer.forward_backward(batch, loss)
+            values |= stage.trainer.step(settings.learning_rate * factor(step))
+            weights = stage.trainer.publish()
+        ended = time.perf_counter()
+        values |= {
+            "seconds": ended - started,
+            "seconds_practise": played - started,
+            "seconds_train": ended - played,
+        }
+        stage.metric(step, values)
+        if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
+            stage.save(step + 1, {"curriculum": curriculum.state(), "digest": weights.digest})
+
+
+def _collect(
+    stage: Stage,
+    sampler: Sampler,
+    weights: Weights,
+    curriculum: Curriculum,
+    practise: Practise,
+    settings: RLSettings,
+    step: int,
+) -> tuple[list[Group], list[Sample]]:
+    """Play a step with the current weights and journal it."""
+    sampler.load(weights)
+    groups = practise(step, curriculum.pick(step, settings.groups))
+    batch = [sample for group in groups for sample in practice(group)]
+    stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
+    stage.run.write_batch(stage.name, step, batch)
+    return groups, batch
+
+
+def _grouped(episodes: Sequence[Episode]) -> list[Group]:
+    """Episodes of one step back in their groups: those of one task, one after the other."""
+    groups: dict[str, list[Episode]] = {}
+    for episode in episodes:
+        groups.setdefault(episode.id.rpartition("-")[0], []).append(episode)
+    return [Group(members[0].task, members) for members in groups.values()]
+
+
+def _check_on_policy(groups: Sequence[Group], weights: Weights) -> None:
+    """Every trained token was sampled with the weights that the trainer holds now."""
+    for group in groups:
+        for episode in group.episodes:
+            for turn in episode.turns:
+                if turn.record is not None:
+                    same_weights(turn.record.digest, weights.digest, episode.id)
+
+
+def _describe(groups: Sequence[Group]) -> dict[str, float]:
+    """What the episodes of a step look like in numbers."""
+    episodes = [e for g in groups for e in g.episodes]
+    rewards = [e.reward for e in episodes if e.reward is not None]
+    varied = [len({e.reward for e in g.episodes if e.reward is not None}) > 1 for g in groups]
+    tokens = [e.sampled_tokens for e in episodes]
+    return {
+        "reward": fmean(rewards) if rewards else float("nan"),
+        "success": fmean(e.solved for e in episodes),
+        "varied_groups": fmean(varied),
+        "sampled_tokens": fmean(tokens),
+        "tokens": float(sum(tokens)),
+        "turns": fmean(len(e.turns) for e in episodes),
+        "invalid_calls": fmean(sum(v.kind == "invalid" for v in e.events) for e in episodes),
+        "unscored": fmean(e.reward is None for e in episodes),
+    }

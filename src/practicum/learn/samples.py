@@ -1,0 +1,48 @@
+"""Episodes to samples: which tokens are trained, by what, and by how much."""
+
+from practicum.core import EFFECTS, Episode, Group, Sample
+from practicum.learn.advantages import mean_centred
+
+
+def demonstration(episode: Episode) -> Sample:
+    """A gold episode whose own tokens carry cross-entropy weight; observations carry none."""
+    return _sample(episode, advantage=0.0, rl=0.0, ce=1.0)
+
+
+def practice(group: Group) -> list[Sample]:
+    """The trained episodes of a group with their advantages; none when all advantages are 0."""
+    advantages = mean_centred([episode.reward for episode in group.episodes])
+    if not any(advantages):
+        return []
+    return [
+        _sample(episode, advantage=advantage, rl=1.0, ce=0.0)
+        for episode, advantage in zip(group.episodes, advantages, strict=True)
+        if advantage is not None and EFFECTS[episode.outcome].trained and episode.sampled_tokens
+    ]
+
+
+def _sample(episode: Episode, *, advantage: float, rl: float, ce: float) -> Sample:
+    tokens: list[int] = []
+    own: list[float] = []
+    logprobs: list[float] = []
+    records = [turn.record for turn in episode.turns]
+    for record in records:
+        if record is None:
+            raise ValueError(f"{episode.id}: without token records it cannot be trained on")
+        tokens += (*record.context, *record.ids)
+        own += [0.0] * len(record.context) + [1.0] * len(record.ids)
+        logprobs += [0.0] * len(record.context)
+        logprobs += record.logprobs or [0.0] * len(record.ids)
+    first = records[0]
+    assert first is not None
+    return Sample(
+        tokens=tuple(tokens),
+        rl_weight=tuple(rl * x for x in own),
+        ce_weight=tuple(ce * x for x in own),
+        advantage=tuple(advantage * x for x in own),
+        logprobs=tuple(logprobs),
+        temperature=first.temperature,
+        prefix=len(first.context),
+        group=episode.task,
+        episode=episode.id,
+    )

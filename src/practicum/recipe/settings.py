@@ -1,0 +1,160 @@
+"""What a recipe may say. A wrong key is an error that names the nearest right one."""
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from practicum.core import RecipeError
+from practicum.domains import get_domain
+from practicum.engines.trainer import TrainerSettings
+from practicum.learn.rl import RLSettings
+from practicum.learn.sft import SFTSettings
+from practicum.models.reference import DEFAULT
+
+StageSettings = Annotated[SFTSettings | RLSettings, Field(discriminator="type")]
+
+
+class Strict(BaseModel):
+    """A table of a recipe: unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class DomainSettings(Strict):
+    """What is practised, and what is only measured."""
+
+    train: list[str] = Field(min_length=1)
+    held_out: list[str] = []  # whole domains that are never trained on
+    levels: list[int] = Field([1, 2, 3], min_length=1)
+
+
+class SamplerSettings(Strict):
+    """How tokens are sampled."""
+
+    dtype: str = Field("bfloat16", pattern="^(bfloat16|float32)$")
+    max_rows: int = Field(64, ge=1)  # episodes decoded at once
+
+
+class EvaluationSettings(Strict):
+    """The held-out tasks that every evaluation of the run plays."""
+
+    tasks: int = Field(240, ge=1)  # spread evenly over all domains and levels
+    repeats: int = Field(1, ge=1)  # attempts at each task
+    temperature: float = Field(1.0, ge=0)
+
+
+class BoxSettings(Strict):
+    """How boxes run."""
+
+    max_running: int = Field(4, ge=1)  # commands at once
+
+
+class Recipe(Strict):
+    """A whole run."""
+
+    name: str = "run"
+    seed: int = 0
+    model: str = DEFAULT
+    device: str = "auto"  # "auto": a GPU if there is one
+    threads: int = Field(0, ge=0)  # of torch on the CPU; 0: one for each core
+    domains: DomainSettings
+    stages: list[StageSettings] = Field(min_length=1)
+    sampler: SamplerSettings = SamplerSettings()
+    trainer: TrainerSettings = TrainerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    boxes: BoxSettings = BoxSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [stage.name for stage in self.stages]
+        if len(set(names)) != len(names) or "base" in names:
+            raise ValueError(f"stages need distinct names other than 'base', found {names}")
+        both = set(self.domains.train) & set(self.domains.held_out)
+        if both:
+            raise ValueError(f"domains both trained and held out: {sorted(both)}")
+        for name in [*self.domains.train, *self.domains.held_out]:
+            known = get_domain(name)
+            high = [level for level in self.domains.levels if not 1 <= level <= known.levels]
+            if high:
+                raise ValueError(f"domain {name!r} has levels 1 to {known.levels}, not {high}")
+        return self
+
+    def to_toml(self) -> str:
+        """The resolved recipe: every setting with its value."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe in a TOML file, with `a.b=value` overrides (TOML values). Raises RecipeError."""
+    try:
+        return parse_recipe(path.read_text(), overrides, str(path))
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+
+
+def parse_recipe(text: str, overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
+    """The recipe in a TOML text; see `load_recipe`."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{source} is not valid TOML: {error}") from error
+    for override in overrides:
+        _override(data, override)
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, source)) from error
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    """Set one value; `stages.1.steps=5` reaches into lists."""
+    path, equals, value = override.partition("=")
+    if not equals:
+        raise RecipeError(f"--set {override}: write it as key=value, such as --set seed=3")
+    try:
+        parsed = tomllib.loads(f"x = {value}")["x"]
+    except tomllib.TOMLDecodeError:
+        parsed = value  # a bare word is a string
+    *parents, last = path.strip().split(".")
+    place: Any = data
+    try:
+        for part in parents:
+            place = place[int(part)] if isinstance(place, list) else place.setdefault(part, {})
+        if isinstance(place, list):
+            place[int(last)] = parsed
+        else:
+            place[last] = parsed
+    except (ValueError, IndexError, TypeError, AttributeError) as error:
+        raise RecipeError(f"--set {override}: there is no {path!r} in the recipe") from error
+
+
+def _explain(error: ValidationError, source: str) -> str:
+    lines = []
+    for fault in error.errors():
+        place = [part for part in fault["loc"] if part not in ("sft", "rl")]
+        where = ".".join(map(str, place)) or "recipe"
+        text = fault["msg"].removeprefix("Value error, ")
+        if fault["type"] == "extra_forbidden":
+            text = "there is no such key"
+            near = difflib.get_close_matches(str(place[-1]), _keys(place[:-1]), 1, 0.4)
+            text += f"; did you mean {near[0]!r}?" if near else f"; there are {_keys(place[:-1])}"
+        lines.append(f"  {where}: {text}")
+    return f"{source} is wrong:\n" + "\n".join(lines)
+
+
+def _keys(place: Sequence[Any]) -> list[str]:
+    """Keys that are known at a place of the recipe."""
+    if place and place[0] == "stages":
+        return sorted({*SFTSettings.model_fields, *RLSettings.model_fields})
+    model: Any = Recipe
+    for part in place:
+        field = model.model_fields.get(part) if hasattr(model, "model_fields") else None
+        model = field.annotation if field else None
+        options = [a for a in getattr(model, "__args__", ()) if hasattr(a, "model_fields")]
+        model = options[0] if options else model
+    return sorted(getattr(model, "model_fields", {}))
