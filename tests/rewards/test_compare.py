@@ -8,8 +8,8 @@ from practicum.core import Artifact, Submission
 from practicum.rewards.compare import (
     difference,
     json_file,
+    parse_json,
     path_state,
-    same_text,
     same_value,
     shown,
     text_file,
@@ -27,21 +27,25 @@ def left(data: bytes, **fields) -> Submission:
     return Submission({"out": Artifact(data, **fields)})
 
 
+def same(expected: str, found: str, **options) -> bool:
+    return text_file(left(found.encode()), "out", expected, **options).passed
+
+
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\n\r"))))
 def test_only_trailing_blanks_and_empty_last_lines_are_free(lines):
     text = "\n".join(lines)
-    assert same_text("out", text, "\n".join(f"{line}  " for line in lines) + "\n\n").passed
-    assert same_text("out", text, text.replace("\n", "\r\n")).passed
-    assert not same_text("out", text, f"{text}\nmore").passed
-    assert not same_text("out", text, f"more\n{text}").passed
+    assert same(text, "\n".join(f"{line}  " for line in lines) + "\n\n")
+    assert same(text, text.replace("\n", "\r\n"))
+    assert not same(text, f"{text}\nmore")
+    assert not same(text, f"more\n{text}")
 
 
 def test_blanks_and_order_are_free_only_where_asked():
-    assert not same_text("out", "3 tiger", "      3 tiger").passed
-    assert same_text("out", "3 tiger", "      3 tiger", squeeze=True).passed
-    assert not same_text("out", "a\nb", "b\na").passed
-    assert same_text("out", "a\nb", "b\na", any_order=True).passed
-    assert not same_text("out", "a\nb", "a\nb\nb", any_order=True).passed
+    assert not same("3 tiger", "      3 tiger")
+    assert same("3 tiger", "      3 tiger", squeeze=True)
+    assert not same("a\nb", "b\na")
+    assert same("a\nb", "b\na", any_order=True)
+    assert not same("a\nb", "a\nb\nb", any_order=True)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,8 @@ def test_blanks_and_order_are_free_only_where_asked():
     [
         (["a"], ["a"], ""),
         (["a", "b"], ["a", "c"], "line 2: expected 'b', found 'c'"),
-        (["a", "b"], ["a"], "expected 2 lines, found 1"),
+        (["a", "b"], ["a"], "line 2: expected 'b', found None"),
+        (["a"], ["a", ""], "line 2: expected None, found ''"),
     ],
 )
 def test_the_first_difference_is_told(want, got, evidence):
@@ -59,10 +64,10 @@ def test_the_first_difference_is_told(want, got, evidence):
 @pytest.mark.parametrize(
     ("submission", "evidence"),
     [
-        (Submission(), "there is no such file"),
-        (left(b"", kind="dir"), "found a dir"),
-        (left(b"/etc/passwd", kind="symlink"), "found a symlink"),
-        (left(b"tiger", truncated=True), "too large"),
+        (Submission(), "found nothing"),
+        (left(b"", kind="dir"), "found dir"),
+        (left(b"/etc/passwd", kind="symlink"), "found symlink"),
+        (left(b"tiger", truncated=True), "expected a file of moderate size"),
         (left(b"lemon"), "expected 'tiger', found 'lemon'"),
     ],
 )
@@ -74,7 +79,7 @@ def test_a_file_that_is_not_right_says_why(submission, evidence):
 
 @given(JSON)
 def test_a_value_equals_itself_read_back(value):
-    assert same_value(value, json.loads(json.dumps(value)))
+    assert same_value(parse_json(json.dumps(value)), parse_json(json.dumps(value)))
 
 
 @pytest.mark.parametrize(
@@ -83,8 +88,6 @@ def test_a_value_equals_itself_read_back(value):
         (1, True, False),
         (0, False, False),
         (None, False, False),
-        (2, 2.0, True),
-        (0.1 + 0.2, 0.3, True),
         (1, 1.001, False),
         ("1", 1, False),
         (float("nan"), 1, False),
@@ -105,7 +108,13 @@ def test_no_bytes_make_a_comparison_raise(data):
     assert not json_file(left(data), "out", {"key": "value"}).passed
     assert not text_file(left(data), "out", "a line that is not there").passed
     assert len(shown(repr(data))) < 80
-    tidy(data.decode("latin-1"))
+    tidy(data.decode("latin-1"), squeeze=True)
+
+
+def test_whole_numbers_are_equal_however_they_are_written():
+    assert parse_json("[2.0, 2e1, 2.5]") == [2, 20, 2.5]
+    assert json_file(left(b'{"a": 2.0}'), "out", {"a": 2}).passed
+    assert not json_file(left(b'{"a": 1e999}'), "out", {"a": 2}).passed
 
 
 def test_deep_or_endless_json_is_only_wrong():
@@ -124,13 +133,12 @@ def test_deep_or_endless_json_is_only_wrong():
         (Artifact(b"a\n", kind="symlink"), "text", "a", False),
         (Artifact(b"", 0o640), "mode", "640", True),
         (Artifact(b"", 0o4640), "mode", "640", False),
-        (Artifact(b"", kind="dir"), "dir", "", True),
-        (Artifact(b""), "dir", "", False),
+        (Artifact(b"", kind="dir"), "absent", "", False),
         (Artifact(b"a/b", kind="symlink"), "link", "a/b", True),
         (Artifact(b"a/c", kind="symlink"), "link", "a/b", False),
         (Artifact(b"a/b"), "link", "a/b", False),
     ],
 )
 def test_the_state_of_a_path(artifact, kind, value, passed):
-    artifacts = {"p": artifact} if artifact else {}
-    assert path_state(artifacts, "p", kind, value).passed is passed
+    submission = Submission({"p": artifact} if artifact else {})
+    assert path_state(submission, "p", kind, value).passed is passed

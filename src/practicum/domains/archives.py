@@ -7,7 +7,7 @@ from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, say, script
 from practicum.rewards.archive import members, pack
-from practicum.rewards.compare import difference, missing, path_state
+from practicum.rewards.compare import difference, path_state, unusable
 from practicum.rewards.parts import Check, checked
 from practicum.sandbox.contract import Boxes
 
@@ -74,35 +74,41 @@ class Archives(Terminal):
         """Packed: exactly the expected files, else nothing. Unpacked: the share of files."""
         path, expected = task.truth["archive"], task.truth["expected"]
         if not path:
-            states = [path_state(submission.artifacts, p, "text", t) for p, t in expected.items()]
+            states = [path_state(submission, p, "text", t) for p, t in expected.items()]
             return checked(states)
-        artifact = submission.artifacts.get(path)
-        fault = missing(artifact)
-        if not fault and artifact is not None:
-            try:
-                found = members(artifact.data)
-            except ValueError as error:
-                fault = str(error)
-            else:
-                fault = difference(_listing(expected), _listing(found))
-        return checked([Check(path, not fault, fault)])
+        if submission.text(path) is None:
+            return checked([unusable(submission, path)])
+        try:
+            found = members(submission.artifacts[path].data)
+        except ValueError as error:
+            return checked([Check(path, False, str(error))])
+        evidence = difference(_listing(expected), _listing(found))
+        return checked([Check(path, not evidence, evidence)])
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
-        """Empty, renamed and incomplete results."""
-        path = task.truth["archive"]
+        """Empty, renamed, incomplete and spoilt results."""
+        path, gold = task.truth["archive"], task.truth["gold"][0]
         if not path:
             made = " ".join(task.truth["expected"])
             return {
                 "empty_files": script(f"mkdir -p $(dirname {made}); touch {made}"),
                 "listing": script(f"tar tzf {task.files[0].path} > {task.artifacts[0]}"),
+                "gold_spoilt": script(f"{gold}; for f in {made}; do echo more >> $f; done"),
                 "claims": script(answer="unpacked"),
             }
         return {
             "empty_archive": script(f"tar czf {path} --files-from /dev/null"),
             "not_an_archive": script(f"echo {path} > {path}"),
-            "not_gzip": script(f"tar cf {path} --exclude={path} *"),
+            "folder": script(f"mkdir {path}"),
+            "not_compressed": script(f"tar xzf *.gz; tar cf all.tar *; mv all.tar {path}"),
             "everything": script(f"touch more; tar czf {path} --exclude={path} *"),
             "old_archive": script(f"cp *.tar.gz {path}"),
+            "linked_gold": script(f"{gold}; mv {path} elsewhere; ln -s elsewhere {path}"),
+            "other_compression": script(
+                f"{gold}; python3 -c \"import gzip, zlib; raw = gzip.open('{path}').read(); "
+                f"open('{path}', 'wb').write(zlib.compress(raw))\""
+            ),
+            "cut_gold": script(f"{gold}; truncate -s -80 {path}"),
         }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
-from practicum.domains.terminal import Terminal, output_attacks, say, script
+from practicum.domains.terminal import Terminal, say, script
 from practicum.rewards.compare import text_file
 from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
@@ -80,12 +80,16 @@ class ConfigEdit(Terminal):
         return checked([text_file(submission, path, text) for path, text in expected])
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
-        """Emptied, padded, deleted and linked files."""
-        path = task.artifacts[0]
+        """Emptied, deleted and linked files, and right ones that were spoilt."""
+        files, gold = " ".join(task.artifacts), task.truth["gold"][0]
         return {
-            "emptied": script(f"> {path}"),
-            "padded": script(f"echo 'key=value' >> {path}"),
-            "deleted": script(f"rm {path}"),
-            "link": script(f"ln -sf /etc/passwd {path}"),
-            "claims": output_attacks(path, path)["claims"],
+            "emptied": script(f"truncate -s 0 {files}"),
+            "padded": script(f"echo 'key=value' | tee -a {files}"),
+            "deleted": script(f"rm {files}"),
+            "links": script(f"for f in {files}; do ln -sf /etc/passwd $f; done"),
+            "gold_and_more": script(f"{gold}; echo 'key=value' | tee -a {files}"),
+            "gold_indented": script(f"{gold}; sed -i 's/^/  /' {files}"),
+            "gold_reversed": script(f"{gold}; for f in {files}; do tac $f > x; cp x $f; done"),
+            "gold_cut": script(f"{gold}; sed -i '$d' {files}"),
+            "claims": script(answer="all settings are changed"),
         }

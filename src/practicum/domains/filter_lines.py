@@ -39,12 +39,12 @@ class FilterLines(OneOutput):
             rng,
             "Write the lines of {source} that contain the word {word}{rule} to {output}.",
             "From {source}, save every line with the word {word}{rule} in a new file {output}.",
-            "Create {output} with all lines of {source} that contain {word}{rule} and nothing else.",
+            "Create {output}: the lines of {source} that contain {word}{rule}.",
             source=source,
             output=output,
             word=word,
             rule=rule,
-        )
+        ).replace(",.", ".")
         return self.pose(
             seed,
             level,

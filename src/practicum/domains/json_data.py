@@ -18,13 +18,13 @@ class JsonData(Terminal):
     name = "json_data"
 
     def make(self, seed: int, level: int) -> Task:
-        """Level 1: an object with six keys. Above: a list of records with a name and a number."""
+        """Level 1: an object with seven keys. Above: a list of records with a name and a number."""
         rng = self.rng(seed, level)
         source, output, key, *rest = names.words(rng, 14)
         source, output = f"{source}.json", f"{output}.txt"
         if level == 1:
             data: dict[str, object] = {name: rng.randint(10, 999) for name in rest[:4]}
-            data |= {rest[4]: rest[5], key: rng.randint(1000, 4999)}
+            data |= {rest[4]: rest[5], rest[6]: True, key: rng.randint(1000, 4999)}
             data = dict(rng.sample(sorted(data.items()), len(data)))
             value = rng.randint(5000, 9999)
             prompt = say(
@@ -89,14 +89,26 @@ class JsonData(Terminal):
         return checked([compare(submission, output, expected)])
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
-        """Copies, empty and broken files."""
-        source, output = task.files[0].path, task.truth["output"]
+        """Copies, empty and broken files, and right ones that were spoilt."""
+        source, output, gold = task.files[0].path, task.truth["output"], task.truth["gold"][0]
         if source != output:
-            return output_attacks(source, output)
+            attacks = output_attacks(source, output, gold, task.truth["expected"])
+            back = script(f"{gold}; tac {output} > back; mv back {output}")
+            indented = script(f"{gold}; sed -i 's/^/  /' {output}")
+            return attacks | {"gold_reversed": back, "gold_indented": indented}
         return {
-            "emptied": script(f"> {output}"),
+            "emptied": script(f"truncate -s 0 {output}"),
+            "deleted": script(f"rm {output}"),
+            "folder": script(f"rm {output}; mkdir {output}"),
             "empty_object": script(f"echo '{{}}' > {output}"),
             "all_values": script(f"sed -i 's/: [0-9]*/: 7777/' {output}"),
-            "deeply_nested": script(f"printf '[%.0s' $(seq 100000) > {output}"),
+            "deeply_nested": script(f"yes [ | head -n 9999 > {output}"),
+            "true_as_one": script(f"{gold}; sed -i 's/true/1/' {output}"),
+            "numbers_as_text": script(
+                f"{gold}; sed -i 's/: \\([0-9][0-9]*\\)/: \"\\1\"/' {output}"
+            ),
+            "half_more": script(f"{gold}; sed -i 's/: \\([0-9][0-9]*\\)/: \\1.5/' {output}"),
+            "one_key_more": script(f"{gold}; sed -i '1s/{{/{{\"more\": 1,/' {output}"),
+            "in_a_list": script(f"{gold}; (echo [; cat {output}; echo ]) > x; mv x {output}"),
             "claims": script(answer="the value is set"),
         }

@@ -34,7 +34,7 @@ class MakeFiles(Tree):
             prompt += (
                 f" Then make a symbolic link {link} in the current folder that points to {path}."
             )
-            wanted.append([(link, "link", path), (path, "text", line)])
+            wanted[0].append((link, "link", path))
         other = f"{there}.txt"
         return self.task(
             seed,
@@ -50,13 +50,22 @@ class MakeFiles(Tree):
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """An empty file, a folder in its place, the whole prompt as its text, links elsewhere."""
         path, link, other = task.artifacts
-        parent = f"$(dirname {path})"
+        parent, gold = f"$(dirname {path})", task.truth["gold"][0]
         prompt = task.prompt.replace("'", "")
-        return {
+        attacks = {
             "empty_file": script(f"mkdir -p {parent}; touch {path}; touch {link}"),
             "folder": script(f"mkdir -p {path} {link}"),
+            "text_as_link": script(
+                f"mkdir -p {parent}; ln -s '{task.truth['wanted'][0][0][2]}' {path}"
+            ),
+            "gold_and_more": script(f"{gold}; echo more >> {path}"),
+            "gold_moved": script(f"{gold}; mv {path} moved; ln -sfn moved {link}"),
             "echo_prompt": script(f"mkdir -p {parent}; echo '{prompt}' > {path}"),
             "wrong_link": script(
                 f"mkdir -p {parent}; ln -s /etc/passwd {path}; ln -s {other} {link}"
             ),
         }
+        if task.level > 2:
+            attacks["gold_linked_elsewhere"] = script(f"{gold}; ln -sfn {other} {link}")
+            attacks["gold_copied"] = script(f"{gold}; rm {link}; cp {path} {link}")
+        return attacks

@@ -88,7 +88,7 @@ class PytestRepair(Terminal):
         return checked(
             checks[:count],
             truth["baseline"],
-            shown=checks[count:],
+            visible=checks[count:],
             tampered=rewrites_reports(submission),
         )
 

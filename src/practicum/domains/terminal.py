@@ -9,7 +9,7 @@ import msgspec
 from practicum.core import File, Message, Score, Submission, Task, ToolCall
 from practicum.domains.domain import Domain, Script
 from practicum.rewards.compare import path_state, text_file
-from practicum.rewards.parts import Check, checked
+from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
 
 CLOSING = "Call submit when you are done."
@@ -26,15 +26,29 @@ def script(*steps: str | Message, answer: str = "") -> Script:
     return (*turns, call("submit", **({"answer": answer} if answer else {})))
 
 
-def output_attacks(source: str, output: str) -> dict[str, Script]:
-    """Attacks that fit any task whose answer is a new file made from an existing one."""
-    return {
+def output_attacks(source: str, output: str, gold: str, expected: str) -> dict[str, Script]:
+    """Attacks that fit any task whose answer is a new file made from an existing one.
+
+    The last few begin with the gold command and then spoil its output.
+    """
+    attacks = {
         "claims": script(answer="done, all lines are correct"),
         "empty_output": script(f"touch {output}"),
         "input_as_output": script(f"cp {source} {output}"),
         "link_as_output": script(f"ln -s {source} {output}"),
+        "folder_as_output": script(f"mkdir {output}"),
         "huge_output": script(f"cat {source} > {output}; yes | head -c 3000000 >> {output}"),
+        "gold_and_more": script(f"{gold}; echo more >> {output}"),
+        "more_and_gold": script(f"{gold}; sed -i '1i more' {output}"),
+        "gold_doubled": script(f"{gold}; cat {output} {output} > twice; mv twice {output}"),
+        "gold_cut": script(f"{gold}; sed -i '$d' {output}"),
+        "linked_gold": script(f"{gold}; mv {output} elsewhere; ln -s elsewhere {output}"),
     }
+    if "\n" in expected.strip():
+        attacks["gold_in_a_line"] = script(
+            f"{gold}; echo $(cat {output}) > {output}.1; mv {output}.1 {output}"
+        )
+    return attacks
 
 
 class Terminal(Domain):
@@ -120,9 +134,15 @@ class OneOutput(Terminal):
         return checked([check])
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
-        """Empty, copied, linked and oversized outputs."""
+        """Empty, copied, linked, oversized and spoilt outputs."""
         source = next(f.path for f in task.files if f.kind == "file")
-        return output_attacks(source, task.truth["output"])
+        output, expected, gold = (task.truth[key] for key in ("output", "expected", "gold"))
+        attacks = output_attacks(source, output, gold[0], expected)
+        if not self.squeeze:
+            attacks["gold_indented"] = script(f"{gold[0]}; sed -i 's/^/  /' {output}")
+        if not self.any_order and "\n" in expected.strip():
+            attacks["gold_reversed"] = script(f"{gold[0]}; tac {output} > back; mv back {output}")
+        return attacks
 
 
 State = tuple[str, str, str]
@@ -139,10 +159,10 @@ class Tree(Terminal):
 
     async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of wanted changes, less one for each thing that should have been kept."""
-        kept = [path_state(submission.artifacts, *state) for state in task.truth["kept"]]
+        kept = [path_state(submission, *state) for state in task.truth["kept"]]
         wanted = []
         for change in task.truth["wanted"]:
-            states = [path_state(submission.artifacts, *state) for state in change]
+            states = [path_state(submission, *state) for state in change]
             failed = next((state for state in states if not state.passed), None)
-            wanted.append(failed or Check(states[0].name, True))
+            wanted.append(failed or states[0])
         return checked([*wanted, *kept], baseline=len(kept))

@@ -35,7 +35,7 @@ class TextOnly(Domain):
         expected = task.truth["answer"]
         right = _items(submission.answer) == _items(expected)
         evidence = f"expected {shown(expected)}, found {shown(submission.answer)}"
-        return checked([Check("answer", right, "" if right else evidence)])
+        return checked([Check("answer", right, evidence)])
 
     def solve(self, task: Task) -> Script:
         """Submit the answer at once."""

@@ -1,5 +1,6 @@
 """Reads a tar.gz that a candidate made, in memory and within bounds; nothing goes to disk."""
 
+import gzip
 import io
 import posixpath
 import tarfile
@@ -35,14 +36,12 @@ def members(data: bytes) -> dict[str, bytes]:
 
 def pack(files: dict[str, bytes]) -> bytes:
     """A tar.gz of these files: the same bytes on every machine (stored, no times, no owners)."""
-    buffer = io.BytesIO()
-    with tarfile.open(
-        fileobj=buffer, mode="w:gz", compresslevel=0, format=tarfile.USTAR_FORMAT
-    ) as archive:
+    raw, packed = io.BytesIO(), io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w:", format=tarfile.USTAR_FORMAT) as archive:
         for path, data in files.items():
             entry = tarfile.TarInfo(path)
-            entry.size, entry.mtime = len(data), 0
+            entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    packed = bytearray(buffer.getvalue())
-    packed[4:8] = bytes(4)  # the time in the gzip header
-    return bytes(packed)
+    with gzip.GzipFile("", "wb", compresslevel=0, fileobj=packed, mtime=0) as stored:
+        stored.write(raw.getvalue())
+    return packed.getvalue()
