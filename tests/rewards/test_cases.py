@@ -22,6 +22,7 @@ ATTACKS = {
     "deep": "def double(n):\n x = []\n for _ in range(100000): x = [x]\n return x",
     "not a number": "def double(n): return float('nan')",
     "nothing": "",
+    "fails at its end": "def double(n): return 2 * n\n1 / 0",
     "syntax": "def double(n) return",
     "endless": "while True: pass",
 }

@@ -1,4 +1,4 @@
-"""Move, copy, rename and delete files by name."""
+"""Move, copy and delete files by name."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ class FileMoves(Tree):
     name = "file_moves"
 
     def make(self, seed: int, level: int) -> Task:
-        """A folder to fill and files with three endings; those not meant outnumber the others."""
+        """A folder to fill, and files with three endings, half of which are never meant."""
         rng = self.rng(seed, level)
-        folder, new, fresh, *stems = names.words(rng, 13)
+        folder, new, fresh, *stems = names.words(rng, 15)
         ending, second, other = rng.sample(("txt", "log", "csv", "md", "tmp", "bak"), 3)
         count = rng.randint(2, 3)
         endings = [ending] * count + [second] * count + [other] * (2 * count)

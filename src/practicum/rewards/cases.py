@@ -107,8 +107,9 @@ for path, function, arguments in calls:
     try:
         if path not in modules:
             spec = importlib.util.spec_from_file_location("candidate", path)
-            modules[path] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(modules[path])
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            modules[path] = module
         line = dumps({"value": getattr(modules[path], function)(*arguments)})
     except BaseException as error:
         line = dumps({"error": type(error).__name__ + ": " + str(error)[:200]})
