@@ -1,9 +1,10 @@
 """Boxes by bubblewrap: a keeper process holds the workspace, and each command gets its own bwrap.
 
-The keeper is a small shell in its own user and mount namespace, which mounts a sized tmpfs there
-and then waits for its standard input to end. So the workspace is never visible on the host, needs
-no root, and is gone with its keeper, which goes when this process does, however it ends. As root
-everything runs under a uid of the box's own; bwrap is never root on the host.
+The keeper is a small shell, pid 1 of its own user, mount and pid namespace. It mounts a sized tmpfs
+there and then waits for its standard input to end. So the workspace is never visible on the host
+and needs no root; and when this process ends, however it does, the keeper ends, and with it every
+process and mount of the box. As root everything runs under a uid of the box's own; bwrap is never
+root on the host.
 
 Inside: /workspace, /tmp and /dev/shm (one tmpfs of `Limits.workspace_mb`, which persists over
 commands; nothing else can be written), a read-only /usr, pytest in /opt/python, no network, no
@@ -32,7 +33,6 @@ from practicum.sandbox.command import (
     Ended,
     Feed,
     Handle,
-    adopt_orphans,
     execute,
     spawn,
     unbroken,
@@ -61,7 +61,7 @@ ENVIRONMENT = {
 
 # Joins the cgroups named before "--", then becomes the rest of its arguments.
 _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
-# $1 mount options, $2 bytes of tar on standard input.
+# $1 mount options, $2 bytes of tar on standard input. bash reaps the orphans of its namespace.
 _KEEP = """
 set -e
 mount -t tmpfs -o "$1" box /dev/shm
@@ -71,9 +71,10 @@ echo ready
 exec 1>&- 2>&-
 read -r _
 """
-# The gate, the limits, the folder, then the command. dash says -p where others say -u.
+# The gate (one byte out, one line in), the limits, the folder, then the command. The limit on
+# processes is -p in dash and -u elsewhere.
 _ENTER = """
-read -r gate || exit 125
+echo; read -r gate || exit 125
 echo 900 > /proc/self/oom_score_adj
 ulimit -c 0; ulimit -n {files}; ulimit -f {blocks}; {data}
 ulimit -p {processes} 2>/dev/null || ulimit -u {processes}
@@ -93,7 +94,6 @@ class BubblewrapBoxes:
         Raises SandboxError when the programs that make a box are not installed.
         """
         self.programs = Programs.find()
-        adopt_orphans()
         self.cgroups = cgroups.Cgroups()
         self.cgroups.sweep()
         self.capabilities = capabilities(set(self.cgroups.parents))
@@ -160,8 +160,19 @@ class BubblewrapBox:
         argv = [
             *self._join(),
             *(setpriv if self._uid != os.geteuid() else []),
-            *(programs.unshare, "--user", "--map-root-user", "--mount"),
-            *("--propagation", "private", "/bin/sh", "-c", _KEEP, "sh", options, str(len(tar))),
+            *(programs.unshare, "--user", "--map-root-user", "--mount", "--propagation", "private"),
+            *(
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "/bin/bash",
+                "-c",
+                _KEEP,
+                "sh",
+                options,
+                str(len(tar)),
+            ),
         ]
         self._boxes.add(self)
         self._keeper = Keeper(argv)
@@ -286,9 +297,10 @@ class BubblewrapBox:
         async with self._boxes.turn():
             if self._closed or self._keeper is None:
                 raise SandboxError("the box is closed: open another")
-            keeper = str(self._keeper.pid)
+            spaces = f"/proc/{self._keeper.pid}/ns"
             keep = ["--preserve-credentials"] if self._uid == os.geteuid() else []
-            nsenter = [self._boxes.programs.nsenter, "-t", keeper, "--user", "--mount", *keep]
+            nsenter = [self._boxes.programs.nsenter, f"--user={spaces}/user", *keep]
+            nsenter += [f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
             added = ["--cap-add", capability] if capability else []
             enter = self._enter(bool(stdin))
             layout = bwrap_arguments(self._boxes.image, env)
@@ -365,7 +377,7 @@ class Keeper:
         self._said = asyncio.get_running_loop().create_future()
         self._out = Drain(out_r, 4096, self._hear)
 
-    def _hear(self, text: bytes) -> None:
+    def _hear(self, text: bytearray) -> None:
         if text.endswith(b"ready\n") and not self._said.done():
             self._said.set_result(None)
 
@@ -392,9 +404,11 @@ class Keeper:
 
     async def close(self) -> None:
         """End the process, and with it the workspace."""
-        self._handle.kill()
-        await asyncio.wait([self._handle.gone], timeout=SETUP_SECONDS)
         self._life.close()
+        _, late = await asyncio.wait([self._handle.gone], timeout=SETUP_SECONDS / 2)
+        if late:
+            self._handle.kill()
+            await asyncio.wait([self._handle.gone], timeout=SETUP_SECONDS / 2)
         self._out.finish()
         self._process.poll()
         self._handle.close()

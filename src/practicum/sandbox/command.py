@@ -1,19 +1,20 @@
 """One command in a box, seen from the host: spawned cheaply, drained with a cap, dead at its end.
 
 `execute` guarantees that when it returns, raises or is cancelled, the launcher is reaped and every
-process of the command's pid namespace is dead. The command waits behind a gate until the host has
-a handle on its pid namespace, so a host that dies first leaves nothing that runs.
+process of the command's pid namespace is dead. For that the command waits behind a gate until the
+host has a handle on pid 1 of its namespace. (When the host itself dies, the box's keeper ends, and
+the kernel kills all that is in the keeper's pid namespace, in which every command lives.)
 """
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -22,7 +23,6 @@ from practicum.core import SandboxError
 SETUP_SECONDS = 60.0  # to build the namespaces, on a machine under heavy load
 DEATH_SECONDS = 60.0  # for the kernel to tear a pid namespace down
 _CHUNK = 1 << 16
-_PR_SET_CHILD_SUBREAPER = 36
 _PAUSE = 0.001  # between reads of output that is thrown away
 
 
@@ -41,7 +41,7 @@ class Ended(msgspec.Struct, frozen=True):
 class Drain:
     """Keeps the first `cap` bytes of a pipe, and throws the rest away at a bounded pace."""
 
-    def __init__(self, fd: int, cap: int, seen: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, fd: int, cap: int, seen: Callable[[bytearray], None] | None = None) -> None:
         self.fd, self.cap, self.seen = fd, cap, seen
         self.data = bytearray()
         self.cut = False
@@ -60,7 +60,7 @@ class Drain:
         self.data += chunk[:room]
         self.cut = self.cut or len(chunk) > room
         if chunk and self.seen:
-            self.seen(bytes(self.data))
+            self.seen(self.data)
         return bool(chunk)
 
     def _ready(self) -> None:
@@ -137,11 +137,14 @@ class Handle:
             signal.pidfd_send_signal(self.fd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of the handle; an orphan that fell to us is reaped."""
+        """Let go of the handle."""
         self._loop.remove_reader(self.fd)
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, self.fd, os.WEXITED | os.WNOHANG)
         os.close(self.fd)
+
+
+def _child(pid: int) -> int:
+    """The pid of a process's first child; needs CONFIG_PROC_CHILDREN, as all distributions have."""
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 async def unbroken(work: Awaitable[None]) -> None:
@@ -156,15 +159,6 @@ async def unbroken(work: Awaitable[None]) -> None:
     task.result()
     if cancelled:
         raise cancelled
-
-
-def adopt_orphans() -> None:
-    """Make this process inherit the orphans of its children, so that it can reap them.
-
-    bwrap ends before pid 1 of its namespace does; in a container whose init reaps nothing, each
-    command would leave a zombie.
-    """
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def spawn(argv: Sequence[str | bytes], **pipes: int | Sequence[int]) -> subprocess.Popen[bytes]:
@@ -187,7 +181,8 @@ class _Running:
     ) -> None:
         self.code: int | None = None
         self.init: Handle | None = None  # pid 1 of the command's namespace
-        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.waiting: asyncio.Future[None] = loop.create_future()  # the command is at its gate
         pairs = [os.pipe() for _ in range(5)]
         (in_r, in_w), (out_r, out_w), (err_r, err_w), (status_r, status_w), (code_r, code_w) = pairs
         try:
@@ -209,26 +204,37 @@ class _Running:
                 os.close(fd)
         self.outer = Handle(self.process.pid)
         self.stdin = Feed(in_w)
-        self.out, self.err = Drain(out_r, output_bytes), Drain(err_r, output_bytes)
+        self.out = Drain(out_r, output_bytes + 1, self._announce)  # one byte says "at the gate"
+        self.err = Drain(err_r, output_bytes)
         self.status = Drain(status_r, _CHUNK, self._report)
 
-    def _report(self, text: bytes) -> None:
+    def _announce(self, _: bytearray) -> None:
+        if not self.waiting.done():
+            self.waiting.set_result(None)
+
+    def _report(self, text: bytearray) -> None:
         for line in text.split(b"\n")[:-1]:
             report = json.loads(line)
             self.code = report.get("exit-code", self.code)
-            if "child-pid" in report and self.init is None:
-                with contextlib.suppress(ProcessLookupError):
-                    self.init = Handle(report["child-pid"])
-        if self.init and not self.ready.done():
-            self.ready.set_result(None)
+
+    async def reach_gate(self) -> None:
+        """Wait until the command is at its gate, and take hold of pid 1 of its namespace.
+
+        nsenter waits for bwrap, and bwrap for pid 1: at the gate each has just that child.
+        """
+        await self.waiting
+        try:
+            self.init = Handle(_child(_child(self.process.pid)))
+        except (ProcessLookupError, FileNotFoundError, IndexError):
+            await self.outer.gone  # it died meanwhile, which decides
 
     async def finish(self) -> None:
         """Kill all, wait until all is dead, then take the rest of the output."""
         self.stdin.close()
         if self.init:
             self.init.kill()
-        else:
-            self.outer.kill()
+        # Else it meets the end of its input at the gate. Killing the launcher instead would orphan
+        # what it waits for, and a pid namespace ends only when all in it are reaped.
         waits = [handle.gone for handle in (self.outer, self.init) if handle]
         _, late = await asyncio.wait(waits, timeout=DEATH_SECONDS / 2)
         if late:
@@ -258,19 +264,21 @@ async def execute(
 ) -> Ended:
     """Run the launcher `argv(status_fd, filter_fd)` and what it launches, for at most `seconds`.
 
-    The launcher is bwrap with `--json-status-fd`; its command must first read one line from its
-    standard input. `code` is what can be read from `filter_fd`. Time counts from that line on.
+    The launcher is bwrap with `--json-status-fd`; its command must first write one byte, then read
+    one line from its standard input. Time counts from that line on. `code` is what can be read
+    from `filter_fd`.
     Raises OSError when it cannot be spawned, SandboxError when it hangs.
     """
     running = _Running(argv, code, output_bytes)
+    gate = asyncio.ensure_future(running.reach_gate())
     timed_out, begin, spent = False, time.monotonic(), 0.0
     try:
         await asyncio.wait(
-            [running.ready, running.outer.gone],
+            [gate, running.outer.gone],
             timeout=SETUP_SECONDS,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        if running.ready.done():
+        if running.init:
             begin = time.monotonic()
             running.stdin.start(b"\n" + stdin)
             _, late = await asyncio.wait([running.outer.gone], timeout=seconds)
@@ -279,9 +287,10 @@ async def execute(
         elif not running.outer.gone.done():
             raise SandboxError(f"a box was not ready within {SETUP_SECONDS:g} s; lower max_running")
     finally:
+        gate.cancel()
         await unbroken(running.finish())
     return Ended(
-        bytes(running.out.data),
+        bytes(running.out.data[1:]),
         bytes(running.err.data),
         None if timed_out else running.code,
         timed_out,
