@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from practicum.core import Artifact, File, Score, ScorePart, Submission, Task
@@ -38,6 +38,7 @@ def test_the_text_of_programs_is_left_alone() -> None:
         assert out is None or out.kind != "file" or out.truncated or b"a\nb" not in out.data
 
 
+@settings(deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -32,6 +32,7 @@ def test_single_attempts_give_the_classical_t_interval() -> None:
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
 def test_copying_every_attempt_adds_no_certainty(values: list[float]) -> None:
     once = clustered_mean(values, range(len(values)), bounds=(0, 1))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from practicum.core import Episode, Message, Outcome, Sample, Score, ScorePart, StoreError
@@ -102,6 +102,7 @@ def test_corruption_before_the_last_line_is_an_error(tmp_path: Path) -> None:
         read_lines(path)
 
 
+@settings(deadline=None, max_examples=40)  # every line is synced to the disk
 @given(
     st.lists(st.dictionaries(st.text(), st.text() | st.integers(-(2**53), 2**53)), max_size=5),
     st.data(),

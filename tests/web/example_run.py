@@ -83,7 +83,7 @@ def make_run(folder: Path) -> Path:
         for step in range(1, 41):
             run.metric("sft", step, loss=2.2 * math.exp(-step / 9) + 0.05 * noise.random())
             if step % 5 == 0:
-                run.metric("sft", step, val_loss=2.2 * math.exp(-step / 9) + 0.1)
+                run.metric("sft", step, val_nll=2.2 * math.exp(-step / 9) + 0.1)
         for step in range(1, 31):
             run.metric(
                 "rl",
@@ -92,10 +92,11 @@ def make_run(folder: Path) -> Path:
                 success=0.2 + 0.012 * step + 0.05 * noise.gauss(0, 1),
                 entropy=0.6 - 0.008 * step + 0.02 * noise.random(),
                 kl=0.001 * noise.random(),
-                tokens_per_second=410 + 30 * noise.random(),
+                tokens=4100 + 300 * noise.random(),
+                seconds_practise=10.0,
                 varied_groups=0.6 + 0.2 * noise.random(),
                 grad_norm=float("nan") if step == 3 else 0.5 + 0.1 * noise.random(),
-                learning_rate=1e-5,
+                lr=1e-5,
             )
         for stage, chance in (("base", 0.02), ("sft", 0.4), ("rl", 0.62)):
             episodes = [

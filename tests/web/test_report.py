@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from example_run import HOSTILE, make_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from practicum.core import Episode
@@ -61,6 +61,7 @@ def test_the_same_run_shows_the_same_episodes(run_folder: Path) -> None:
     assert len({e.domain for e in first if verdict(e) == "failed"}) == 6  # spread over domains
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(10, 60))
 def test_shown_text_is_bounded_and_harmless(text: str, cap: int) -> None:
     found = shown(text, cap)
@@ -68,6 +69,7 @@ def test_shown_text_is_bounded_and_harmless(text: str, cap: int) -> None:
     assert not set(found) & {"\x00", "\x1b", "\x7f", "\u202e", "\u2066"}
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=40))
 def test_charts_stay_within_their_frame(values: list[float]) -> None:
     found = chart.line_chart("t", "t", range(len(values)), values)

@@ -171,15 +171,16 @@ class Run:
 
     def write_eval(self, name: str, episodes: Iterable[Episode]) -> None:
         """The episodes of one evaluation (`base`, `sft`, ...), replacing what was there."""
-        self._write_all(self.folder / "evals" / f"{_checked(name)}.jsonl", episodes)
-        self.log("eval", name=name)
+        path = self.folder / "evals" / f"{_checked(name)}.jsonl"
+        self.log("eval", name=name)  # first, so that a file never lacks its place in the order
+        self._write_all(path, episodes)
 
     def read_eval(self, name: str) -> list[Episode]:
         """The episodes of one evaluation. Raises StoreError if there is none of this name."""
         return _read_all(self.folder / "evals" / f"{_checked(name)}.jsonl")
 
     def evals(self) -> list[str]:
-        """Names of the evaluations, in the order in which they were first written."""
+        """Names of the evaluations that are there, in the order in which they were begun."""
         names = sorted(p.stem for p in (self.folder / "evals").glob("[!.]*.jsonl"))
         order = [line.get("name") for line in self.journal("eval")]
         return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))

@@ -23,25 +23,27 @@ from practicum.web import chart
 from practicum.web.transcript import chosen, transcript, verdict
 
 _TITLES = {
-    "loss": "Loss",
-    "nll": "Cross-entropy, nats per token",
-    "val_nll": "Validation cross-entropy, nats per token",
-    "val_loss": "Validation loss",
     "reward": "Mean reward",
     "success": "Success rate",
-    "tests_passed": "Tests passed",
-    "entropy": "Entropy, nats per token",
-    "kl": "KL to the sampler, nats per token",
+    "loss": "Loss",
+    "val_nll": "Validation cross-entropy, nats a token",
+    "entropy": "Entropy, nats a token",
+    "kl": "KL to the sampler, nats a token",
     "varied_groups": "Share of groups with variance",
+    "tokens_per_second": "Sampled tokens a second",
     "clipped": "Share of clipped tokens",
+    "ratio": "Importance ratio",
     "grad_norm": "Gradient norm",
-    "learning_rate": "Learning rate",
-    "sampled_tokens": "Sampled tokens per episode",
-    "invalid_calls": "Invalid calls per episode",
-    "tokens_per_second": "Sampled tokens per second",
-    "seconds": "Seconds per step",
+    "sampled_tokens": "Sampled tokens an episode",
+    "turns": "Turns an episode",
+    "invalid_calls": "Invalid calls an episode",
+    "unscored": "Share of unscored episodes",
+    "lr": "Learning rate",
+    "seconds": "Seconds a step",
+    "seconds_practise": "Seconds a step, practising",
+    "seconds_train": "Seconds a step, training",
 }
-_MAIN = 6  # charts of a stage that are open from the start
+_MAIN = 9  # charts of a stage that are open from the start
 _NAMES = {"base": "Base", "sft": "SFT", "rl": "RL"}
 
 
@@ -134,6 +136,8 @@ def _stages(run: Run) -> list[dict[str, Any]]:
     """Charts of every numeric metric, by stage, the telling ones first."""
     stages: dict[str, list[dict[str, Any]]] = {}
     for line in run.metrics():
+        if line.get("tokens") and line.get("seconds_practise"):
+            line["tokens_per_second"] = line["tokens"] / line["seconds_practise"]
         stages.setdefault(line["stage"], []).append(line)
     found = []
     for stage, lines in stages.items():
