@@ -1,7 +1,7 @@
 """Which source a domain is made of, as one hash: the audit of one hash says nothing about another.
 
 The hash covers the domain's module, every module of its package and of ours that it imports
-(transitively, found in the source without running it), its version, and the audit itself.
+(transitively, found in the source without running it), its version, and the files of the audit.
 """
 
 import ast
@@ -12,24 +12,25 @@ from pathlib import Path
 
 from practicum.domains.domain import Domain
 
-_AUDIT = tuple(f"practicum.evaluate.{n}" for n in ("audit", "exhibits"))
+_AUDIT = ("audit", "exhibits", "panel", "near_misses", "regenerate")  # as they are, not imports
 
 
 def source_hash(domain: Domain) -> str:
     """16 hex digits that change whenever the domain, what it imports, or the audit changes."""
     module = type(domain).__module__
-    files = module_files(module, *_AUDIT)
+    files = module_files(module)
+    files |= {name: Path(__file__).with_name(f"{name}.py") for name in _AUDIT}
     total = hashlib.sha256(f"{module}:{type(domain).__qualname__}:{domain.version}".encode())
     for name, path in sorted(files.items()):
         total.update(name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:16]
 
 
-def module_files(*modules: str) -> dict[str, Path]:
-    """Source files of these modules and of all they import from practicum or their own package."""
-    ours = {"practicum", *(m.partition(".")[0] for m in modules)}
+def module_files(module: str) -> dict[str, Path]:
+    """Source files of a module and of all it imports from practicum or its own package."""
+    ours = {"practicum", module.partition(".")[0]}
     found: dict[str, Path] = {}
-    waiting = list(modules)
+    waiting = [module]
     while waiting:
         name = waiting.pop()
         path = None if name in found else _source(name)

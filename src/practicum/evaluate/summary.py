@@ -13,10 +13,11 @@ were trained on is read from the journal's last line {"kind": "domains", "traine
 without one there are no splits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from practicum.core import Episode
 from practicum.evaluate.measure import (
     HELD_OUT,
     TRAINED,
@@ -32,8 +33,13 @@ from practicum.store import Run
 
 def build_summary(run: Run) -> dict[str, Any]:
     """The summary of every evaluation that the run folder holds; keys in the module's docstring."""
-    trained = trained_domains(run)
-    evals = {name: run.read_eval(name) for name in run.evals()}
+    return summarise_all({name: run.read_eval(name) for name in run.evals()}, trained_domains(run))
+
+
+def summarise_all(
+    evals: Mapping[str, Sequence[Episode]], trained: Collection[str] = ()
+) -> dict[str, Any]:
+    """The summary of evaluations by name, the oldest first; keys in the module's docstring."""
     evals = {name: episodes for name, episodes in evals.items() if episodes}
     measured = {name: summarise(e, trained=trained) for name, e in evals.items()}
     compared = {
