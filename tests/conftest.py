@@ -1,0 +1,44 @@
+"""Shared by all rooms: torch as a test wants it (one thread, no denormals), and tiny models."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def one_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def tiny(one_thread: None) -> Path:
+    """A tiny model as it was initialised: it finds almost every token equally likely."""
+    from practicum.models.reference import resolve
+
+    return resolve("tiny:0").path
+
+
+@pytest.fixture(scope="session")
+def sharp(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model with ten times its weights: opinionated, so that small errors show."""
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("sharp") / "model"
+    shutil.copytree(tiny, folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(10)
+    model.save_pretrained(folder)
+    return folder
