@@ -1,1 +1,1 @@
-"""cli."""
+"""The commands that a person types."""
