@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import plain_logprobs
+from plain_model import plain_logprobs
 
 from practicum.core import EngineError, Stop
 from practicum.engines.contract import Completion, Prompt, Weights
@@ -112,7 +112,9 @@ def test_the_order_and_the_company_of_requests_do_not_change_tokens(sampler: Loc
     prompts = grouped(random.Random(11), [3, 2, 4])
     together = dict(zip((p.noise for p in prompts), sampler.sample(prompts), strict=True))
     sampler.release(p.row for p in prompts)
-    backwards = dict(zip((p.noise for p in prompts[::-1]), sampler.sample(prompts[::-1]), strict=True))
+    backwards = dict(
+        zip((p.noise for p in prompts[::-1]), sampler.sample(prompts[::-1]), strict=True)
+    )
     sampler.release(p.row for p in prompts)
     alone = {p.noise: sampler.sample([p])[0] for p in prompts}
     for noise, completion in together.items():

@@ -1,0 +1,343 @@
+"""Gradients are those of the plain model, however a batch is laid out; weights survive a stop."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from plain_model import plain_logprobs, plain_model
+from transformers import AutoModelForCausalLM
+
+from practicum.core import EngineError, Sample, StoreError
+from practicum.engines.contract import TokenLoss
+from practicum.engines.head import token_logprobs
+from practicum.engines.packing import bundles, micro_batches
+from practicum.engines.trainer import LocalTrainer, LoRASettings, TrainerSettings, read_weights
+from practicum.learn.losses import clip
+
+FP32 = TrainerSettings(dtype="float32")
+LORA = TrainerSettings(dtype="float32", lora=LoRASettings(rank=4, alpha=8.0))
+LOSS = clip(0.2, 0.28)
+
+
+def sample(
+    rng: random.Random, prompt: tuple[int, ...], *, group: str = "", kind: str = "rl"
+) -> Sample:
+    """Two turns after the prompt: own tokens, an observation, own tokens."""
+    parts = [
+        (0, len(prompt)),
+        (1, rng.randint(1, 9)),
+        (0, rng.randint(1, 6)),
+        (1, rng.randint(1, 5)),
+    ]
+    own = [float(mine) for mine, count in parts for _ in range(count)]
+    tokens = (*prompt, *(rng.randrange(3, 512) for _ in own[len(prompt) :]))
+    rl, ce = (1.0, 0.0) if kind == "rl" else (0.0, 1.0)
+    advantage = rng.uniform(-1, 1)
+    return Sample(
+        tokens=tokens,
+        rl_weight=tuple(rl * x for x in own),
+        ce_weight=tuple(ce * x for x in own),
+        advantage=tuple(advantage * x for x in own),
+        logprobs=tuple(x * rng.uniform(-7, -5) for x in own),
+        temperature=0.8 if kind == "rl" else 1.0,
+        prefix=len(prompt),
+        group=group,
+    )
+
+
+def batch_of(seed: int = 0) -> list[Sample]:
+    """Three groups of RL samples, and demonstrations among them."""
+    rng = random.Random(seed)
+    samples = []
+    for group, size in enumerate((4, 1, 3)):
+        prompt = tuple(rng.randrange(3, 512) for _ in range(rng.randint(2, 20)))
+        samples += [sample(rng, prompt, group=str(group)) for _ in range(size)]
+    samples += [sample(rng, (5, 6, 7), kind="ce"), sample(rng, (8,), kind="ce")]
+    return samples
+
+
+def computed(
+    folder: Path, batch: Sequence[Sample], settings: TrainerSettings = FP32, loss: TokenLoss = LOSS
+) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+    """Metrics and gradients of one batch."""
+    trainer = LocalTrainer(folder, settings)
+    metrics = trainer.forward_backward(batch, loss)
+    return metrics, {n: p.grad for n, p in trainer.trained.items() if p.grad is not None}
+
+
+def expected(folder: Path, batch: Sequence[Sample]) -> tuple[float, float, dict[str, torch.Tensor]]:
+    """RL loss, cross-entropy and gradients by transformers alone, one sample after another."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    rl_count = sum(sum(s.rl_weight) for s in batch) or 1.0
+    ce_count = sum(sum(s.ce_weight) for s in batch) or 1.0
+    rl_total = ce_total = torch.zeros(())
+    for one in batch:
+        tokens = torch.tensor(one.tokens)
+        logits = model(tokens[None]).logits[0, :-1].float() / one.temperature
+        logprobs = logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        rl, ce, advantage, old = (
+            torch.tensor(stream[1:])
+            for stream in (one.rl_weight, one.ce_weight, one.advantage, one.logprobs)
+        )
+        losses, _ = LOSS(logprobs, old, advantage)
+        rl_total = rl_total + (losses * rl).sum() / rl_count
+        ce_total = ce_total - (logprobs * ce).sum() / ce_count
+    (rl_total + ce_total).backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+    return float(rl_total.detach()), float(ce_total.detach()), gradients
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """|one - other| / |other| over all parameters."""
+    assert one.keys() == other.keys()
+    off = sum(float((one[n] - other[n]).double().square().sum()) for n in one)
+    size = sum(float(other[n].double().square().sum()) for n in one)
+    return (off / size) ** 0.5
+
+
+def flat(batch: Sequence[Sample]) -> list[Sample]:
+    """The same samples without a shared prefix."""
+    return [msgspec.structs.replace(s, prefix=0) for s in batch]
+
+
+def shuffled(batch: Sequence[Sample]) -> list[Sample]:
+    return random.Random(1).sample(list(batch), len(batch))
+
+
+@pytest.mark.parametrize("budget", [1, 60, 100_000])
+@pytest.mark.parametrize("layout", [list, flat, shuffled])
+def test_loss_and_gradient_are_the_plain_models_whatever_the_layout(
+    sharp: Path, budget: int, layout: type
+) -> None:
+    batch = batch_of()
+    settings = TrainerSettings(dtype="float32", micro_batch_tokens=budget)
+    metrics, gradients = computed(sharp, layout(batch), settings)
+    rl, ce, wanted = expected(sharp, batch)
+    assert metrics["loss"] == pytest.approx(rl, rel=1e-4)
+    assert metrics["nll"] == pytest.approx(ce, rel=1e-4)
+    assert distance(gradients, wanted) < 1e-4
+
+
+def test_a_batch_in_two_halves_adds_the_gradient_of_each(sharp: Path) -> None:
+    """Nothing is cleared between two calls; each is divided by its own counts."""
+    batch = batch_of()
+    trainer = LocalTrainer(sharp, FP32)
+    for half in (batch[:5], batch[5:]):
+        trainer.forward_backward(half, LOSS)
+    both = [expected(sharp, half)[2] for half in (batch[:5], batch[5:])]
+    wanted = {n: both[0][n] + both[1][n] for n in both[0]}
+    assert distance({n: p.grad for n, p in trainer.trained.items()}, wanted) < 1e-4
+
+
+def test_a_repeated_sample_changes_nothing_in_a_mean(sharp: Path) -> None:
+    batch = batch_of()
+    assert distance(computed(sharp, [*batch, *batch])[1], computed(sharp, batch)[1]) < 1e-4
+
+
+def test_shared_prefixes_are_laid_out_once_and_budgets_hold() -> None:
+    batch = [s for s in batch_of() if s.group == "0"]
+    (whole,) = bundles(batch, 100_000)
+    assert whole.tokens == whole.prefix + sum(len(s.tokens) - whole.prefix for s in batch)
+    budget = whole.prefix + 25
+    packs = micro_batches(batch_of(), budget)
+    assert sorted(len(s.tokens) for p in packs for b in p for s in b.samples) == sorted(
+        len(s.tokens) for s in batch_of()
+    )
+    for pack in packs:
+        assert sum(b.tokens for b in pack) <= budget or sum(len(b.samples) for b in pack) == 1
+
+
+def test_a_weight_on_a_shared_prefix_is_refused(sharp: Path) -> None:
+    (bad,) = [msgspec.structs.replace(s, prefix=len(s.tokens)) for s in batch_of()[:1]]
+    with pytest.raises(ValueError, match="shared prefix cannot carry weight"):
+        computed(sharp, [bad])
+
+
+def test_bf16_arithmetic_stays_near_the_fp32_gradient(sharp: Path) -> None:
+    batch = batch_of()
+    assert distance(computed(sharp, batch, TrainerSettings())[1], expected(sharp, batch)[2]) < 0.2
+
+
+def test_cross_entropy_of_an_evaluation_is_the_plain_models(sharp: Path) -> None:
+    batch = [s for s in batch_of() if any(s.ce_weight)]
+    found = LocalTrainer(sharp, FP32).evaluate(batch)
+    total = count = 0.0
+    for one in batch:
+        logprobs = plain_logprobs(sharp, one.tokens)
+        for t, weight in enumerate(one.ce_weight):
+            if weight:
+                total -= float(logprobs[t - 1, one.tokens[t]])
+                count += 1
+    assert found == {"nll": pytest.approx(total / count, rel=1e-5), "tokens": count}
+    with pytest.raises(EngineError, match="nothing to evaluate"):
+        LocalTrainer(sharp, FP32).evaluate([s for s in batch_of() if any(s.rl_weight)])
+
+
+def test_token_logprobs_and_their_gradient_match_finite_differences() -> None:
+    torch.manual_seed(0)
+    n, d, v = 300, 7, 11  # more rows than one chunk holds
+    hidden = torch.randn(n, d, requires_grad=True)
+    weight = torch.randn(v, d, requires_grad=True)
+    targets, temperature = torch.randint(v, (n,)), torch.rand(n) + 0.5
+    upstream = torch.randn(n)
+
+    def exact(h: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        logits = h @ w.T / temperature.double()[:, None]
+        return logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
+
+    logprobs, entropy = token_logprobs(hidden, weight, targets, temperature, fast=False)
+    h, w = hidden.detach().double(), weight.detach().double()
+    assert torch.allclose(logprobs.double(), exact(h, w), atol=1e-5)
+    p = (h @ w.T / temperature.double()[:, None]).softmax(-1)
+    assert torch.allclose(entropy.double(), -(p * p.log()).sum(-1), atol=1e-5)
+    (logprobs * upstream).sum().backward()
+    assert hidden.grad is not None
+    assert weight.grad is not None
+    eps = 1e-6
+    for _ in range(10):
+        dh, dw = torch.randn_like(h), torch.randn_like(w)
+        high, low = exact(h + eps * dh, w + eps * dw), exact(h - eps * dh, w - eps * dw)
+        slope = float(((high - low) * upstream.double()).sum()) / (2 * eps)
+        said = float((hidden.grad.double() * dh).sum() + (weight.grad.double() * dw).sum())
+        assert said == pytest.approx(slope, rel=1e-4, abs=1e-3)
+
+
+def test_the_gradient_of_the_head_is_added_to_what_is_there() -> None:
+    weight = torch.randn(5, 3, requires_grad=True)
+    hidden, targets = torch.randn(2, 3), torch.tensor([1, 4])
+    found = []
+    for _ in range(2):
+        logprobs, _ = token_logprobs(hidden, weight, targets, torch.ones(2), fast=False)
+        logprobs.sum().backward()
+        assert weight.grad is not None
+        found.append(weight.grad.clone())
+    assert torch.allclose(found[1], 2 * found[0])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_dropped_and_told(sharp: Path, bad: float) -> None:
+    def spoilt(
+        logprobs: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return logprobs * bad, {}
+
+    trainer = LocalTrainer(sharp, FP32)
+    before = trainer.publish().digest
+    trainer.forward_backward(batch_of(), spoilt)
+    assert trainer.step(1e-3)["skipped"] == 1.0
+    assert trainer.publish().digest == before
+    fresh = LocalTrainer(sharp, FP32)
+    for one in (trainer, fresh):  # nothing of it is left
+        one.forward_backward(batch_of(), LOSS)
+        assert one.step(1e-3)["skipped"] == 0.0
+    assert trainer.publish().digest == fresh.publish().digest != before
+
+
+def test_a_gradient_is_clipped_by_its_norm(sharp: Path) -> None:
+    trainer = LocalTrainer(sharp, TrainerSettings(dtype="float32", max_grad_norm=1e-3))
+    trainer.forward_backward(batch_of(), LOSS)
+    norm = sum(float(p.grad.square().sum()) for p in trainer.trained.values()) ** 0.5
+    assert trainer.step(0.0)["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert all(not p.grad.any() for p in trainer.trained.values())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_master_weights_move_at_rl_learning_rates(sharp: Path, dtype: str) -> None:
+    trainer = LocalTrainer(sharp, TrainerSettings(dtype=dtype))
+    before = {n: t.clone() for n, t in trainer.publish().tensors.items()}
+    trainer.forward_backward(batch_of(), LOSS)
+    trainer.step(1e-6)
+    after = trainer.publish()
+    moved = [n for n, t in after.tensors.items() if not torch.equal(t, before[n])]
+    assert len(moved) > len(before) / 2
+    assert all(t.dtype == torch.float32 for t in after.tensors.values())
+
+
+@pytest.mark.parametrize("settings", [FP32, LORA], ids=["full", "lora"])
+def test_what_was_saved_goes_on_bit_for_bit(
+    sharp: Path, tmp_path: Path, settings: TrainerSettings
+) -> None:
+    def learn(trainer: LocalTrainer, seed: int) -> str:
+        trainer.forward_backward(batch_of(seed), LOSS)
+        trainer.step(1e-3)
+        return trainer.publish().digest
+
+    torch.manual_seed(0)
+    first = LocalTrainer(sharp, settings)
+    learn(first, 1)
+    first.save(tmp_path)
+    torch.manual_seed(99)
+    second = LocalTrainer(sharp, settings)
+    second.load(tmp_path)
+    assert second.steps == first.steps == 1
+    assert first.publish().digest == second.publish().digest
+    assert [learn(first, s) for s in (2, 3)] == [learn(second, s) for s in (2, 3)]
+
+
+def test_a_checkpoint_of_another_setting_is_refused(sharp: Path, tmp_path: Path) -> None:
+    LocalTrainer(sharp, FP32).save(tmp_path)
+    with pytest.raises(StoreError, match="another LoRA setting"):
+        LocalTrainer(sharp, LORA).load(tmp_path)
+
+
+@pytest.mark.parametrize("settings", [FP32, LORA], ids=["full", "lora"])
+def test_before_the_first_step_the_digest_is_that_of_the_folder(
+    sharp: Path, settings: TrainerSettings
+) -> None:
+    assert LocalTrainer(sharp, settings).publish().digest == read_weights(sharp).digest
+
+
+def test_lora_trains_adapters_only_and_publishes_them_merged(sharp: Path, tmp_path: Path) -> None:
+    trainer = LocalTrainer(sharp, LORA)
+    base = read_weights(sharp)
+    assert all("lora_" in name for name in trainer.trained)
+    frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if "lora_" not in n}
+    for seed in range(3):
+        trainer.forward_backward(batch_of(seed), LOSS)
+        trainer.step(1e-2)
+    now = dict(trainer.model.named_parameters())
+    assert all(torch.equal(now[name], kept) for name, kept in frozen.items())
+    merged = trainer.publish()
+    assert merged.tensors.keys() == base.tensors.keys()
+    changed = {n for n, t in merged.tensors.items() if not torch.equal(t, base.tensors[n])}
+    assert changed
+    assert all("proj" in name for name in changed)
+    trainer.export(tmp_path / "model")
+    assert read_weights(tmp_path / "model").digest == merged.digest
+    # the adapted model itself, through its own loss, says what the exported folder says
+    (one,) = [s for s in batch_of() if s.tokens[0] == 8]
+    nll = trainer.evaluate([one])["nll"]
+    logprobs = plain_logprobs(tmp_path / "model", one.tokens)
+    own = [t for t, weight in enumerate(one.ce_weight) if weight]
+    plain = -sum(float(logprobs[t - 1, one.tokens[t]]) for t in own) / len(own)
+    assert nll == pytest.approx(plain, rel=1e-4)
+    assert nll != pytest.approx(LocalTrainer(sharp, FP32).evaluate([one])["nll"], rel=1e-3)
+
+
+def test_an_export_is_a_folder_that_transformers_loads(sharp: Path, tmp_path: Path) -> None:
+    trainer = LocalTrainer(sharp, FP32)
+    trainer.forward_backward(batch_of(), LOSS)
+    trainer.step(1e-2)
+    trainer.export(tmp_path / "model")
+    state = dict(plain_model(tmp_path / "model").named_parameters())
+    published = trainer.publish().tensors
+    assert state.keys() == published.keys()
+    assert all(torch.equal(state[name], tensor) for name, tensor in published.items())
+
+
+def test_a_model_that_is_computed_differently_is_refused(sharp: Path, tmp_path: Path) -> None:
+    import json
+    import shutil
+
+    shutil.copytree(sharp, tmp_path / "model")
+    config = json.loads((tmp_path / "model/config.json").read_text())
+    (tmp_path / "model/config.json").write_text(
+        json.dumps(config | {"attn_logit_softcapping": 30.0})
+    )
+    with pytest.raises(EngineError, match="attn_logit_softcapping"):
+        LocalTrainer(tmp_path / "model", FP32)
+    with pytest.raises(EngineError, match="cannot load the model"):
+        LocalTrainer(tmp_path, FP32)
