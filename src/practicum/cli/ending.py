@@ -68,12 +68,10 @@ def _tell(word: str, style: str, message: str, error: BaseException, debug: bool
 
 
 def _leave(status: int) -> NoReturn:
-    """End without waiting for a thread that may still decode a batch; all else is closed by now."""
-    if any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    raise typer.Exit(status)
+    """End at once: not after a thread that still decodes a batch. All else is closed by now."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 @contextmanager

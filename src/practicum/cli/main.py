@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from practicum.cli.ending import Commands
-from practicum.cli.screen import silence_libraries
+from practicum.cli.screen import loading, silence_libraries
 
 app = typer.Typer(
     cls=Commands,
@@ -55,7 +55,8 @@ def train(
 
     A run that was stopped or killed goes on with --resume, to the same weights as an unbroken one.
     """
-    from practicum.cli.train import run_recipe
+    with loading():
+        from practicum.cli.train import run_recipe
 
     run_recipe(recipe, out, resume=resume, overrides=overrides or [], audit_first=audit)
 
@@ -82,7 +83,8 @@ def evaluate(
     overrides: Set = None,
 ) -> None:
     """Evaluate a model on the held-out tasks of a recipe."""
-    from practicum.cli.evaluate import run_evaluation
+    with loading():
+        from practicum.cli.evaluate import run_evaluation
 
     settings = [*(overrides or []), *([f"evaluation.tasks={tasks}"] if tasks else [])]
     run_evaluation(model, against, recipe, settings, out)
@@ -95,7 +97,8 @@ def report(
     ],
 ) -> None:
     """Write a run's report.html anew and print the headline."""
-    from practicum.cli.train import show_report
+    with loading():
+        from practicum.cli.train import show_report
 
     show_report(run)
 
@@ -107,7 +110,8 @@ def domains(
     level: Annotated[int, typer.Option(min=1, help="Level of the example.")] = 1,
 ) -> None:
     """List the domains, or show a task of one with its gold solution."""
-    from practicum.cli.catalogue import list_domains, show_domain
+    with loading():
+        from practicum.cli.catalogue import list_domains, show_domain
 
     if name is None:
         list_domains()
@@ -130,7 +134,8 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Check that domains can be solved and that nothing else pays. Fails when one does not pass."""
-    from practicum.cli.audit import run_audit
+    with loading():
+        from practicum.cli.audit import run_audit
 
     run_audit(names or [], family, with_mutants=mutants, as_json=as_json)
 
@@ -143,7 +148,8 @@ def models(
     ] = None,
 ) -> None:
     """List the models that work without network, or fetch one."""
-    from practicum.cli.catalogue import list_models, show_model
+    with loading():
+        from practicum.cli.catalogue import list_models, show_model
 
     if reference is None:
         list_models()

@@ -165,7 +165,7 @@ class Watch:
             self._live.stop()
 
     def _is_due(self, part: Part, before: int) -> bool:
-        """Whether a count of episodes is worth a line: every tenth, no two within seconds, the last."""
+        """Whether a count is worth a line: every tenth, no two within seconds, and the last."""
         now, every = self.clock(), max(1, (part.total or 1) // 10)
         due = part.done // every > before // every and now - self._told >= _PAUSE
         if due or before < part.done == part.total:
@@ -177,6 +177,7 @@ class Watch:
         """What is over stays on the screen."""
         part, self.part = self.part, None
         if part and self._live:
+            self._live.refresh()  # takes the bar away
             spent = f"in {clock_text(self.clock() - part.started)}"
             count = str(part.done) if part.at_most else part.count()
             self._line(f"✓ {part.name} {count}", spent, numbers(part.seen))

@@ -2,6 +2,9 @@
 
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -21,6 +24,17 @@ def stderr() -> Console:
 def is_live(console: Console) -> bool:
     """Whether lines can be drawn over."""
     return console.is_terminal and not console.is_dumb_terminal
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Show that something goes on while heavy libraries are imported."""
+    console = stdout()
+    if not is_live(console):
+        yield
+        return
+    with console.status("loading", spinner_style="dim"):
+        yield
 
 
 def _console(*, stderr: bool) -> Console:
@@ -46,6 +60,4 @@ def silence_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not sys.warnoptions:
         os.environ.setdefault("PYTHONWARNINGS", "ignore")
-        import warnings
-
         warnings.simplefilter("ignore")
