@@ -65,8 +65,8 @@ def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
         odd.append("sliding_window")
     if odd:
         raise EngineError(
-            f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not compute; "
-            "use another base model"
+            f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not "
+            "compute; use another base model"
         )
     return model.to(device)
 

@@ -34,11 +34,11 @@ class Policy(Protocol):
         key: str = "",
         max_tokens: int = 256,
     ) -> Turn:
-        """The next turn. `history` holds the turns so far with their results, `key` names the episode."""
+        """The next turn. `history` holds the turns so far with their results."""
         ...
 
     async def begin(self, key: str) -> None:
-        """An episode named `key` starts. A batching policy waits for all episodes that have begun."""
+        """An episode named `key` starts. A batching policy waits for all that have begun."""
         ...
 
     async def end(self, key: str) -> None:
@@ -56,7 +56,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """What was sampled for one prompt: tokens (end token included), their log-probabilities, why it ended."""
+    """What was sampled for one prompt; `ids` hold the end token if there was one."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]

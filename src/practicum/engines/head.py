@@ -1,12 +1,17 @@
-"""The language-model head in fp32 on the tokens that matter, in chunks, never as one [T, V] tensor."""
+"""The language-model head in fp32, on the tokens that matter only, never as one [T, V] tensor.
+
+The vocabulary is taken in blocks: each block of logits stays in the cache and each block of weights
+is read once a pass, with the log-sum-exp kept as it goes (as in FlashAttention, arXiv 2205.14135).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
-CHUNK = 256  # rows of logits at once: 256 x 49,152 in fp32 is 50 MB
+BLOCK = 1 << 21  # logits at once: 8 MB in fp32
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def fast_fp32_matmul(enabled: bool = True) -> Iterator[None]:
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """log p(target) per row. The backward pass recomputes the logits and adds dW in place."""
+    """log p(target) per row. The backward pass makes the logits again and adds dW in place."""
 
     @staticmethod
     def forward(
@@ -35,47 +40,58 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature: torch.Tensor,
         fast: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        hidden32 = hidden.float()
+        hidden32 = hidden.float() / temperature[:, None]
         n = hidden.shape[0]
-        logprobs = torch.empty(n, device=hidden.device)
-        lse = torch.empty(n, device=hidden.device)
-        entropy = torch.empty(n, device=hidden.device)
-        with fast_fp32_matmul(fast):
-            for lo in range(0, n, CHUNK):
-                rows = slice(lo, lo + CHUNK)
-                logits = hidden32[rows] @ weight.t()
-                logits /= temperature[rows, None]
-                lse[rows] = logits.logsumexp(-1)
-                logprobs[rows] = logits.gather(1, targets[rows, None])[:, 0] - lse[rows]
-                p = (logits - lse[rows, None]).exp_()
-                entropy[rows] = lse[rows] - p.mul_(logits).sum(-1)
+        highest = torch.full((n,), float("-inf"), device=hidden.device)
+        total = torch.zeros(n, device=hidden.device)  # sum of exp(logit - highest)
+        moment = torch.zeros(n, device=hidden.device)  # sum of exp(logit - highest) * logit
+        chosen = torch.empty(n, device=hidden.device)
+        for block in _blocks(n, weight.shape[0]):
+            with fast_fp32_matmul(fast):
+                logits = linear(hidden32, weight[block])
+            inside = (targets >= block.start) & (targets < block.stop)
+            chosen[inside] = logits[inside, targets[inside] - block.start]
+            higher = torch.maximum(highest, logits.amax(-1))
+            scale = (highest - higher).exp()
+            mass = (logits - higher[:, None]).exp_()
+            total = total * scale + mass.sum(-1)
+            moment = moment * scale + mass.mul_(logits).sum(-1)
+            highest = higher
+        lse = highest + total.log()
         ctx.save_for_backward(hidden32, weight, targets, temperature, lse)
-        ctx.fast = fast
-        ctx.dtype = hidden.dtype
+        ctx.fast, ctx.dtype = fast, hidden.dtype
+        entropy = lse - moment / total
         ctx.mark_non_differentiable(entropy)
-        return logprobs, entropy
+        return chosen - lse, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        grad = grads[0]
         hidden, weight, targets, temperature, lse = ctx.saved_tensors
-        d_hidden = torch.empty_like(hidden)
+        grad = grads[0]
+        dtype = torch.bfloat16 if ctx.fast else torch.float32
+        inputs = hidden.to(dtype)
+        d_hidden = torch.zeros_like(hidden)
         trains_weight = weight.requires_grad
         if trains_weight and weight.grad is None:
             weight.grad = torch.zeros_like(weight)
-        with fast_fp32_matmul(ctx.fast):
-            for lo in range(0, hidden.shape[0], CHUNK):
-                rows = slice(lo, lo + CHUNK)
-                d = hidden[rows] @ weight.t()
-                d /= temperature[rows, None]
-                d -= lse[rows, None]
-                d.exp_().neg_()
-                d[torch.arange(d.shape[0], device=d.device), targets[rows]] += 1
-                d *= (grad[rows] / temperature[rows])[:, None]
-                d_hidden[rows] = d @ weight
-                if trains_weight:
-                    weight.grad.addmm_(d.t(), hidden[rows])
-        return d_hidden.to(ctx.dtype), None, None, None, None
+        for block in _blocks(hidden.shape[0], weight.shape[0]):
+            with fast_fp32_matmul(ctx.fast):
+                d = linear(hidden, weight[block])
+            d.sub_(lse[:, None]).exp_().mul_(-grad[:, None])
+            inside = ((targets >= block.start) & (targets < block.stop)).nonzero()[:, 0]
+            d[inside, targets[inside] - block.start] += grad[inside]
+            d = d.to(dtype)
+            d_hidden += d @ weight[block].to(dtype)
+            if trains_weight:
+                weight.grad[block] += d.t() @ inputs
+        return (d_hidden / temperature[:, None]).to(ctx.dtype), None, None, None, None
+
+
+def _blocks(rows: int, vocabulary: int) -> Iterator[slice]:
+    """Slices of the vocabulary that keep a block of logits within BLOCK numbers."""
+    width = max(512, BLOCK // max(rows, 1) // 64 * 64)
+    for start in range(0, vocabulary, width):
+        yield slice(start, min(start + width, vocabulary))
 
 
 def token_logprobs(
@@ -88,7 +104,7 @@ def token_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p(target) and the entropy (no gradient) of softmax(hidden @ weight.T / temperature).
 
-    hidden [N, D] of any dtype, weight [V, D] fp32, targets [N], temperature [N] -> [N], [N] in fp32.
+    hidden [N, D] of any dtype, weight [V, D] fp32, targets and temperature [N] -> [N], [N] in fp32.
     The gradient of `weight` is added to `weight.grad` directly: it is as large as the weight.
     """
     return _TokenLogprobs.apply(hidden, weight, targets, temperature, fast)  # type: ignore[return-value]

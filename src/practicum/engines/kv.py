@@ -1,4 +1,4 @@
-"""Keys and values while sampling: a group's prompt is held and read once, each row adds its own part.
+"""Keys and values while sampling: a group's prompt is held and read once, each row adds its own.
 
 `Wave` is a batch of rows in flight. A row attends to its prefix (shared by its group) and to its
 suffix (its own); both parts are computed apart and merged by their log-sum-exp.
@@ -85,7 +85,7 @@ class Wave:
             self.prefixes = self.prefixes.select(used)
 
     def forward(self, ids: torch.Tensor, counts: torch.Tensor, lo: int = 0) -> torch.Tensor:
-        """Feed rows lo..lo+n their next tokens; the hidden state of each row's last one, [n, hidden].
+        """Feed rows lo..lo+n their next tokens; the hidden state of each last one, [n, hidden].
 
         ids [n, C] padded at the right, counts [n] >= 1.
         """

@@ -6,10 +6,55 @@ A group is [prefix][rest of sample 1][rest of sample 2]...: each rest sees the p
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from practicum.core import Sample
+from practicum.engines.packed_attention import Tile, packed_attention
+
+ROWS = 4  # samples padded to a common length for attention
+LEAST_SHARED = 16  # tokens; sharing fewer is not worth the bookkeeping
+
+
+def share_prefixes(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples with `prefix` set to what neighbours in sorted order have in common.
+
+    For samples of different tasks (demonstrations): those that begin with the same system prompt
+    share it. The order of the samples is kept.
+    """
+    order = sorted(range(len(samples)), key=lambda i: samples[i].tokens)
+    made = list(samples)
+    cluster: list[int] = []
+    shared = 0
+
+    def close() -> None:
+        for i in cluster:
+            made[i] = msgspec.structs.replace(samples[i], prefix=shared if len(cluster) > 1 else 0)
+
+    for i in order:
+        own = samples[i]
+        if cluster:
+            common = _common(samples[cluster[0]].tokens, own.tokens, min(shared, _unweighted(own)))
+            if common >= max(LEAST_SHARED, shared // 2):
+                cluster.append(i)
+                shared = common
+                continue
+            close()
+        cluster, shared = [i], _unweighted(own)
+    close()
+    return made
+
+
+def _unweighted(sample: Sample) -> int:
+    """Number of tokens before the first that carries weight."""
+    pairs = zip(sample.rl_weight, sample.ce_weight, strict=True)
+    return next((t for t, (rl, ce) in enumerate(pairs) if rl or ce), len(sample.tokens))
+
+
+def _common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
+    return next(
+        (t for t in range(min(limit, len(a), len(b))) if a[t] != b[t]), min(limit, len(a), len(b))
+    )
 
 
 @dataclass
@@ -30,7 +75,7 @@ def bundles(samples: Sequence[Sample], budget: int) -> list[Bundle]:
     shared: dict[tuple[int, ...], list[Sample]] = {}
     for sample in samples:
         prefix = sample.prefix
-        if prefix and any(sample.rl_weight[:prefix]) or any(sample.ce_weight[:prefix]):
+        if (prefix and any(sample.rl_weight[:prefix])) or any(sample.ce_weight[:prefix]):
             raise ValueError(f"{sample.episode}: a shared prefix cannot carry weight")
         shared.setdefault(sample.tokens[:prefix], []).append(sample)
     made: list[Bundle] = []
@@ -75,7 +120,7 @@ class Packed:
         positions: list[int] = []
         source: list[int] = []
         picked: list[tuple[int, float, float, float, float, float]] = []
-        self._layout: list[_Layout] = []
+        tiles: list[Tile] = []
         for bundle in batch:
             start = len(ids)
             if bundle.prefix:
@@ -99,7 +144,8 @@ class Packed:
                         )
                 ids += sample.tokens[bundle.prefix :]
                 positions += range(bundle.prefix, len(sample.tokens))
-            self._layout.append(_Layout(start, bundle))
+            tiles += _tiles(start, bundle)
+        self._tiles = [tile.to(torch.device(device)) for tile in tiles]
         self.ids = torch.tensor([ids], device=device)
         self.positions = torch.tensor([positions], device=device)
         self.source = torch.tensor(source, dtype=torch.long, device=device)
@@ -115,59 +161,18 @@ class Packed:
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         """Each bundle by itself. See `engines.attention.Plan`."""
-        parts = [layout.attend(q, k, v, scale) for layout in self._layout]
-        return torch.cat(parts, dim=2).transpose(1, 2)
+        return packed_attention(q, k, v, self._tiles, scale)
 
 
-class _Layout:
-    """Where one bundle lies, and its attention."""
-
-    def __init__(self, start: int, bundle: Bundle) -> None:
-        self.prefix = slice(start, start + bundle.prefix)
-        self.all = slice(start, start + bundle.tokens)
-        self.single = len(bundle.samples) == 1
-        if self.single:
-            return
-        lengths = torch.tensor([len(s.tokens) - bundle.prefix for s in bundle.samples])
-        width = int(lengths.max())
-        starts = start + bundle.prefix + torch.cumsum(lengths, 0) - lengths
-        column = torch.arange(width)
-        self.valid = column < lengths[:, None]  # [n, S]
-        self.index = torch.where(self.valid, starts[:, None] + column, starts[:, None])
-        own = column[None, :] <= column[:, None]  # causal, [S, S]
-        sees = torch.cat([torch.ones(width, bundle.prefix, dtype=torch.bool), own], 1)
-        self.mask = sees[None, None].expand(len(bundle.samples), 1, -1, -1)
-
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-    ) -> torch.Tensor:
-        """q [1, H, N, D], k and v [1, Hkv, N, D] of the whole pack -> [1, H, own tokens, D]."""
-        head = self.all if self.single else self.prefix
-        near = scaled_dot_product_attention(
-            q[:, :, head],
-            k[:, :, head],
-            v[:, :, head],
-            is_causal=True,
-            scale=scale,
-            enable_gqa=True,
-        )
-        if self.single:
-            return near
-        n = self.index.shape[0]
-        queries = q[0][:, self.index].transpose(0, 1)  # [n, H, S, D]
-        keys, values = (
-            torch.cat(
-                [x[:, :, self.prefix].expand(n, -1, -1, -1), x[0][:, self.index].transpose(0, 1)], 2
-            )
-            for x in (k, v)
-        )
-        out = scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=self.mask.to(q.device),
-            scale=scale,
-            enable_gqa=True,
-        )
-        rest = out.transpose(1, 2)[self.valid.to(q.device)]  # [rest tokens, H, D]
-        return torch.cat([near, rest.transpose(0, 1)[None]], 2)
+def _tiles(start: int, bundle: Bundle) -> list[Tile]:
+    """The prefix as a sample of its own, then the rests, some at a time, behind it."""
+    nothing = slice(start, start)
+    if len(bundle.samples) == 1:
+        return [Tile.of(start, [bundle.tokens], nothing)]
+    rest = start + bundle.prefix
+    tiles = [Tile.of(start, [bundle.prefix], nothing)]
+    lengths = [len(sample.tokens) - bundle.prefix for sample in bundle.samples]
+    for i in range(0, len(lengths), ROWS):
+        tiles.append(Tile.of(rest, lengths[i : i + ROWS], slice(start, start + bundle.prefix)))
+        rest += sum(lengths[i : i + ROWS])
+    return tiles

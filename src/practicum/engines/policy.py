@@ -141,7 +141,7 @@ def _settle(future: "asyncio.Future[Completion]", completion: Completion) -> Non
 def records(
     turns: Sequence[Turn], messages: Sequence[Message], tools: ToolSchemas, renderer: Renderer
 ) -> list[Turn]:
-    """Scripted turns with the tokens that sampling the same text would have given (no log-probabilities)."""
+    """Scripted turns with the tokens that sampling the same text would have given."""
     done: list[Turn] = []
     for turn in turns:
         if not done:

@@ -63,7 +63,7 @@ class LocalTrainer:
         self.steps = 0
 
     def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
-        """Add gradients; see `Trainer`. Returns `loss`, `entropy`, and the means of the loss's metrics."""
+        """Add gradients; see `Trainer`. Returns the means of the loss and of its metrics."""
         counts = {
             "rl": sum(sum(s.rl_weight) for s in batch),
             "ce": sum(sum(s.ce_weight) for s in batch),
@@ -121,7 +121,7 @@ class LocalTrainer:
             yield packed, logprobs, entropy
 
     def step(self, learning_rate: float) -> dict[str, float]:
-        """Clip, apply and clear the gradient. A gradient that is not finite is dropped: `skipped` 1."""
+        """Clip, apply and clear the gradient; one that is not finite is dropped (`skipped` 1)."""
         parameters = list(self.trained.values())
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm)
         finite = bool(torch.isfinite(norm))
@@ -158,8 +158,8 @@ class LocalTrainer:
         wanted = {f"weight:{name}" for name in self.trained}
         if wanted != {name for name in state if name.startswith("weight:")}:
             raise StoreError(
-                f"the checkpoint in {folder} is of another model or another LoRA setting; resume with "
-                "the recipe it was made with"
+                f"the checkpoint in {folder} is of another model or another LoRA setting; resume "
+                "with the recipe it was made with"
             )
         for name, parameter in self.trained.items():
             parameter.copy_(state[f"weight:{name}"])

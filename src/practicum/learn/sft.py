@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from practicum.core import Sample, content_hash
+from practicum.engines.packing import share_prefixes
 from practicum.learn.losses import clip
 from practicum.learn.stage import Stage, warmup
 
@@ -40,10 +41,11 @@ def sft(
     best_step, best = meta.get("best_step", 0), meta.get("best", float("inf"))
     epoch, stopped = meta.get("epoch", 0), meta.get("stopped", False)
     factor = warmup(settings.warmup_steps)
+    held_out = share_prefixes(held_out)
     while epoch < settings.max_epochs and not stopped:
         for batch in _batches(train, settings.batch_size, f"{stage.name}-{epoch}"):
             started = time.perf_counter()
-            values = stage.trainer.forward_backward(batch, clip())
+            values = stage.trainer.forward_backward(share_prefixes(batch), clip())
             values |= stage.trainer.step(settings.learning_rate * factor(step))
             values["seconds"] = time.perf_counter() - started
             stage.metric(step, values)

@@ -78,8 +78,8 @@ def same_weights(expected: str, found: str, what: str) -> None:
     """Raise StoreError unless two digests agree."""
     if expected != found:
         raise StoreError(
-            f"{what}: sampled with weights {expected}, but the trainer holds {found}. The journal does "
-            "not belong to this checkpoint; start again in a new run folder"
+            f"{what}: sampled with weights {expected}, but the trainer holds {found}. The journal "
+            "does not belong to this checkpoint; start again in a new run folder"
         )
 
 

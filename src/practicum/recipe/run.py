@@ -1,4 +1,4 @@
-"""A run: base -> evaluation -> stage -> evaluation -> ... -> summary and report, resumable anywhere.
+"""A run: base -> evaluation -> stage -> evaluation -> ... -> summary, resumable anywhere.
 
 Every stage reads the model folder that the one before it wrote (the first: the base model), trains,
 and writes its own. What is done is in the run folder; `--resume` does only what is not.
@@ -35,7 +35,6 @@ from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.contract import Boxes
 from practicum.store import Run, checkpoint
 from practicum.tools import get_tool
-from practicum.web.report import write_report
 
 EVALUATION_CHUNK = 128  # episodes that are played together in an evaluation
 
@@ -282,5 +281,4 @@ class _Run:
             "seconds": round(seconds, 1),
         }
         self.run.write_summary(summary)
-        write_report(self.run.folder)
         return summary

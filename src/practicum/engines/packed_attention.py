@@ -1,0 +1,168 @@
+"""Attention over a pack: each sample sees the prefix it shares and itself, nothing else.
+
+One autograd function over the whole pack, with plain matrix products: on CPUs they are faster than
+the fused kernel's backward pass. The weights of a long sequence are made again in the backward pass,
+a block of queries at a time, so that memory grows with the length and not with its square.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+QUERIES = 512  # positions of one block
+
+
+@dataclass
+class Tile:
+    """n samples padded to S tokens, behind a prefix that they share.
+
+    `index` [n, S] holds packed positions (padding repeats one), `valid` [n, S] marks tokens.
+    """
+
+    index: torch.Tensor
+    valid: torch.Tensor
+    prefix: slice
+
+    @staticmethod
+    def of(start: int, lengths: list[int], prefix: slice) -> "Tile":
+        """Samples of these lengths that lie one after the other from `start` on."""
+        sizes = torch.tensor(lengths)
+        starts = (start + torch.cumsum(sizes, 0) - sizes)[:, None]
+        column = torch.arange(max(lengths))
+        valid = column < sizes[:, None]
+        return Tile(torch.where(valid, starts + column, starts), valid, prefix)
+
+    def to(self, device: torch.device) -> "Tile":
+        """The tile on another device."""
+        return Tile(self.index.to(device), self.valid.to(device), self.prefix)
+
+
+def packed_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: list[Tile], scale: float
+) -> torch.Tensor:
+    """q [1, H, N, D], k and v [1, Hkv, N, D] -> [1, N, H, D]; tiles cover every position once."""
+    q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast the rotation leaves them in fp32
+    return _PackedAttention.apply(q, k, v, tiles, scale)  # type: ignore[return-value]
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        tiles: list[Tile],
+        scale: float,
+    ) -> torch.Tensor:
+        heads, length, dim = q.shape[1:]
+        out = q.new_empty((length, heads, dim))
+        kept: list[torch.Tensor] = []
+        for tile in tiles:
+            queries, keys, values = _gather(q, k, v, tile)
+            result = torch.empty_like(queries)
+            for block in _blocks(queries, tile):
+                weights = _weights(queries, keys, block, scale)
+                torch.bmm(weights, values[:, : block.seen], out=result[:, block.rows])
+                if block.rows == slice(0, queries.shape[1]):
+                    kept.append(weights)
+            out[tile.index[tile.valid]] = _ungroup(result, tile, heads)[tile.valid]
+        ctx.save_for_backward(q, k, v, *kept)
+        ctx.tiles, ctx.scale = tiles, scale
+        return out[None]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        q, k, v, *kept = ctx.saved_tensors
+        heads, kv_heads = q.shape[1], k.shape[1]
+        grad = grads[0][0].to(q.dtype)  # [N, H, D]
+        d_q, d_k, d_v = (torch.zeros_like(x[0]) for x in (q, k, v))
+        for tile in ctx.tiles:
+            queries, keys, values = _gather(q, k, v, tile)
+            d_out = _group(grad.transpose(0, 1)[None], tile, kv_heads)
+            rows_valid = tile.valid.repeat_interleave(heads // kv_heads, 1)
+            d_out *= rows_valid.repeat_interleave(kv_heads, 0)[..., None]
+            d_queries = torch.empty_like(queries)
+            d_keys, d_values = torch.zeros_like(keys), torch.zeros_like(values)
+            for block in _blocks(queries, tile):
+                whole = block.rows == slice(0, queries.shape[1])
+                weights = kept.pop(0) if whole else _weights(queries, keys, block, ctx.scale)
+                d_rows, seen = d_out[:, block.rows], slice(0, block.seen)
+                d_values[:, seen] += weights.transpose(1, 2) @ d_rows
+                d_weights = d_rows @ values[:, seen].transpose(1, 2)
+                d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+                d_scores *= ctx.scale
+                torch.bmm(d_scores, keys[:, seen], out=d_queries[:, block.rows])
+                d_keys[:, seen] += d_scores.transpose(1, 2) @ queries[:, block.rows]
+            at = tile.index[tile.valid]
+            d_q[:, at] = _ungroup(d_queries, tile, heads)[tile.valid].transpose(0, 1)
+            own = tile.prefix.stop - tile.prefix.start
+            for total, part in ((d_k, d_keys), (d_v, d_values)):
+                part = part.unflatten(0, (-1, kv_heads)).transpose(0, 1)  # [Hkv, n, P + S, D]
+                total[:, at] += part[:, :, own:][:, tile.valid]
+                if own:
+                    total[:, tile.prefix] += part[:, :, :own].sum(1)
+        return d_q[None], d_k[None], d_v[None], None, None
+
+
+@dataclass
+class _Block:
+    """Some positions of a tile: the rows of its queries, and the keys that they can see."""
+
+    rows: slice
+    seen: int
+    mask: torch.Tensor  # additive, [rows, seen]
+
+
+def _blocks(queries: torch.Tensor, tile: Tile) -> Iterator[_Block]:
+    """A tile's queries a block at a time: all at once if there are few, else QUERIES positions."""
+    width = tile.index.shape[1]
+    share = queries.shape[1] // width
+    prefix = tile.prefix.stop - tile.prefix.start
+    for start in range(0, width, QUERIES):
+        stop = min(start + QUERIES, width)
+        row = torch.arange(start, stop, device=queries.device)
+        hidden = torch.arange(prefix + stop, device=queries.device) - prefix > row[:, None]
+        mask = queries.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+        if share > 1:
+            mask = mask.repeat_interleave(share, 0)
+        yield _Block(slice(start * share, stop * share), prefix + stop, mask)
+
+
+def _weights(
+    queries: torch.Tensor, keys: torch.Tensor, block: _Block, scale: float
+) -> torch.Tensor:
+    """Softmax weights of a block of queries, [n * Hkv, rows, seen]."""
+    rows, seen = queries[:, block.rows], keys[:, : block.seen].transpose(1, 2)
+    mask = block.mask.expand(rows.shape[0], -1, -1)
+    return torch.softmax(torch.baddbmm(mask, rows, seen, alpha=scale), -1)
+
+
+def _group(x: torch.Tensor, tile: Tile, kv_heads: int) -> torch.Tensor:
+    """x [1, H, N, D] of the pack -> [n * Hkv, S * share, D]: the heads that read one key together."""
+    picked = x[0][:, tile.index].unflatten(0, (kv_heads, -1))  # [Hkv, share, n, S, D]
+    return picked.permute(2, 0, 3, 1, 4).flatten(0, 1).flatten(1, 2).contiguous()
+
+
+def _ungroup(x: torch.Tensor, tile: Tile, heads: int) -> torch.Tensor:
+    """[n * Hkv, S * share, D] -> [n, S, H, D]."""
+    n, width = tile.index.shape
+    kv_heads = x.shape[0] // n
+    split = x.view(n, kv_heads, width, heads // kv_heads, x.shape[-1])
+    return split.transpose(1, 2).flatten(2, 3)
+
+
+def _gather(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tile: Tile
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries [n * Hkv, S * share, D]; keys and values [n * Hkv, P + S, D]."""
+    n = tile.index.shape[0]
+    keys, values = (
+        torch.cat(
+            [x[:, :, tile.prefix].expand(n, -1, -1, -1), x[0][:, tile.index].transpose(0, 1)], 2
+        ).flatten(0, 1)
+        for x in (k, v)
+    )
+    return _group(q, tile, k.shape[1]), keys, values
