@@ -73,4 +73,5 @@ def _model(reference: str) -> ModelFolder:
         raise StoreError(
             f"{folder} has no trained model yet; finish a stage: practicum train --resume {folder}"
         )
-    return resolve(str((folder / "models" / done[-1]).resolve()))
+    found = resolve(str((folder / "models" / done[-1]).resolve()))
+    return ModelFolder(found.path, found.name, f"the model {done[-1]!r} of {folder}")

@@ -51,6 +51,7 @@ def run_recipe(
         try:
             with Watch(console, stages=_steps(recipe)) as watch:
                 summary = train(recipe, run, watch)
+            write_report(folder)
         except BaseException as error:
             error.add_note(
                 f"The run is kept in {folder}. Go on with: practicum train --resume {_word(folder)}"
