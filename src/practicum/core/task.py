@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True):
     """What one episode may use up. Time is the policy's own commands; our queues never count."""
 
     turns: int = 3
-    tokens: int = 192  # sampled tokens, all turns together
+    tokens: int = 160  # sampled tokens, all turns together
     seconds: float = 30.0  # run time of the policy's commands, all turns together
     command_seconds: float = 10.0
     observation_chars: int = 600

@@ -7,6 +7,7 @@ computed once; what a row has computed is kept until it is released or the weigh
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from practicum.engines.attention import load_model
 from practicum.engines.contract import Completion, Prompt, Weights
 from practicum.engines.head import fast_fp32_matmul
 from practicum.engines.kv import Prefixes, Wave
+from practicum.engines.memory import release_freed_memory
 
 PREFILL_TOKENS = 4096  # padded tokens of one forward pass over prompts
 
@@ -31,6 +33,12 @@ class _Row:
     suffix: torch.Tensor  # [layers, 2, Hkv, n, D]
 
 
+def _one_thread() -> None:
+    """Each stream computes on one thread: decoding is many small operations, which do not share."""
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+
+
 def uniform(noise: str, position: int) -> float:
     """A number in [0, 1) that depends on nothing but its key."""
     digest = hashlib.blake2b(f"{noise}|{position}".encode(), digest_size=8).digest()
@@ -38,7 +46,11 @@ def uniform(noise: str, position: int) -> float:
 
 
 class LocalSampler:
-    """A `Sampler` on this machine's CPU or GPU."""
+    """A `Sampler` on this machine's CPU or GPU.
+
+    Requests are decoded `max_rows` at a time; on the CPU as many such batches run side by side as
+    there are threads, each on one of them.
+    """
 
     def __init__(
         self,
@@ -47,7 +59,8 @@ class LocalSampler:
         stop_ids: Iterable[int],
         dtype: str = "bfloat16",
         device: str = "cpu",
-        max_rows: int = 64,
+        max_rows: int = 32,
+        streams: int | None = None,
     ) -> None:
         self.model = load_model(folder, getattr(torch, dtype), device).eval().requires_grad_(False)
         self.digest = ""
@@ -56,6 +69,8 @@ class LocalSampler:
         self.fast = dtype != "float32"
         self.head = self.model.get_output_embeddings().weight.float()
         self._rows: dict[str, _Row] = {}
+        count = streams or (max(1, torch.get_num_threads()) if device == "cpu" else 1)
+        self._streams = ThreadPoolExecutor(count, "decode", _one_thread if count > 1 else None)
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
@@ -94,11 +109,24 @@ class LocalSampler:
             if on_done:
                 on_done(index, completion)
 
-        for lo in range(0, len(prompts), self.max_rows):
-            chunk = prompts[lo : lo + self.max_rows]
-            self._decode(chunk, lo, temperature, list(banned), finish)
+        starts = range(0, len(prompts), self.max_rows)
+        running = [
+            self._streams.submit(
+                self._decode,
+                prompts[lo : lo + self.max_rows],
+                lo,
+                temperature,
+                list(banned),
+                finish,
+            )
+            for lo in starts
+        ]
+        for stream in running:
+            stream.result()
+        release_freed_memory()
         return [done[index] for index in range(len(prompts))]
 
+    @torch.no_grad()
     def _decode(
         self,
         prompts: Sequence[Prompt],

@@ -17,6 +17,7 @@ from practicum.core import EngineError, Sample, StoreError
 from practicum.engines.attention import load_model
 from practicum.engines.contract import TokenLoss, Weights
 from practicum.engines.head import token_logprobs
+from practicum.engines.memory import release_freed_memory
 from practicum.engines.packing import Packed, micro_batches
 from practicum.models.digest import digest
 
@@ -36,7 +37,7 @@ class TrainerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # arithmetic; master weights are fp32
-    micro_batch_tokens: int = Field(2048, ge=1)  # packed tokens of one forward and backward pass
+    micro_batch_tokens: int = Field(1024, ge=1)  # packed tokens of one forward and backward pass
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -131,6 +132,7 @@ class LocalTrainer:
             self.optimizer.step()
             self.steps += 1
         self.optimizer.zero_grad(set_to_none=False)
+        release_freed_memory()
         return {"grad_norm": float(norm), "skipped": float(not finite), "lr": learning_rate}
 
     @torch.no_grad()
