@@ -1,4 +1,4 @@
-"""How an episode ends, and what each ending does: the table that keeps our failures out of rewards."""
+"""How an episode ends, and what each ending does: what keeps our failures out of rewards."""
 
 from enum import StrEnum
 

@@ -71,7 +71,7 @@ def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
             "compute; use another base model"
         )
     _fuse_norms(model)
-    return model.to(device)
+    return model.to(torch.device(device))
 
 
 def _fuse_norms(model: Any) -> None:

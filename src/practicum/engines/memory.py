@@ -1,4 +1,4 @@
-"""Give freed memory back between phases: sampling and training each peak, but not at the same time."""
+"""Give freed memory back between phases: sampling and training do not peak at the same time."""
 
 import ctypes
 

@@ -1,8 +1,8 @@
 """Attention over a pack: each sample sees the prefix it shares and itself, nothing else.
 
 One autograd function over the whole pack, with plain matrix products: on CPUs they are faster than
-the fused kernel's backward pass. The weights of a long sequence are made again in the backward pass,
-a block of queries at a time, so that memory grows with the length and not with its square.
+the fused kernel's backward pass. The weights of a long sequence are made again in the backward
+pass, a block of queries at a time: memory grows with the length and not with its square.
 """
 
 from collections.abc import Iterator
@@ -141,7 +141,7 @@ def _weights(
 
 
 def _group(x: torch.Tensor, tile: Tile, kv_heads: int) -> torch.Tensor:
-    """x [1, H, N, D] of the pack -> [n * Hkv, S * share, D]: the heads that read one key together."""
+    """x [1, H, N, D] of the pack -> [n * Hkv, S * share, D]: heads that share a key together."""
     picked = x[0][:, tile.index].unflatten(0, (kv_heads, -1))  # [Hkv, share, n, S, D]
     return picked.permute(2, 0, 3, 1, 4).flatten(0, 1).flatten(1, 2).contiguous()
 

@@ -27,7 +27,7 @@ class LoRASettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     rank: int = Field(16, ge=1)
-    alpha: float = Field(32.0, gt=0)
+    alpha: int = Field(32, ge=1)
     rank_stabilised: bool = False  # scale by alpha / sqrt(rank), arXiv 2312.03732
     targets: Literal["all-linear"] | list[str] = "all-linear"
 

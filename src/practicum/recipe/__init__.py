@@ -1,4 +1,4 @@
-"""Recipes: a TOML file of stages, checked as a whole, run in order, and resumed where it stopped."""
+"""Recipes: a TOML file of stages, checked as a whole, run in order, resumed where it stopped."""
 
 from practicum.recipe.run import train
 from practicum.recipe.settings import Recipe, load_recipe

@@ -110,6 +110,7 @@ class _Run:
         folder = base.path
         for settings in recipe.stages:
             folder = self._stage(settings, folder)
+            gc.collect()  # the stage's trainer, before the next one is made
             self._evaluate(settings.name, folder)
         return self._finish(base, time.time() - started)
 
@@ -145,8 +146,6 @@ class _Run:
         checkpoint.save(target, write, {"stage": settings.name, "digest": digest})
         self.run.log("stage", name=settings.name, digest=digest)
         self.progress.note(f"{settings.name}: weights {digest}")
-        del trainer, stage
-        gc.collect()
         return target
 
     def _practise(
@@ -252,14 +251,13 @@ class _Run:
         label = f"evaluate {name}"
         self.progress.stage(label, len(jobs))
         episodes: list[Episode] = []
-        solved = 0
+        solved = count = 0
 
         def done(episode: Episode) -> None:
             nonlocal solved, count
             solved, count = solved + episode.solved, count + 1
             self.progress.step(label, count, {"success": solved / count})
 
-        count = 0
         for lo in range(0, len(jobs), EVALUATION_CHUNK):
             chunk = jobs[lo : lo + EVALUATION_CHUNK]
             episodes += self.runner.run(

@@ -1,4 +1,4 @@
-"""Grading by extraction: what was declared leaves the agent's box as bytes, the box dies, then we judge.
+"""Grading by extraction: artifacts leave the agent's box as bytes, the box dies, then we judge.
 
 A grader that fails is asked again, then the episode is `grader_failed`: never a score of zero.
 """

@@ -59,8 +59,8 @@ async def play_many(
 ) -> list[Episode]:
     """Play all jobs together; the episodes in the order of the jobs.
 
-    Keys must be distinct. All of them begin before the first is asked for a turn, so that a batching
-    policy sees the same batches however fast the boxes are.
+    Keys must be distinct. All of them begin before the first is asked for a turn, so that a
+    batching policy sees the same batches however fast the boxes are.
     """
     if len({job.key for job in jobs}) != len(jobs):
         raise ValueError("two jobs have the same key")
@@ -154,7 +154,7 @@ class _Play:
 
     async def _converse(self, opening: "asyncio.Task[Sandbox | None]") -> tuple[Outcome, str]:
         """Turns until the policy submits or its budget is used up."""
-        task, limits = self.job.task, self.job.task.limits
+        limits = self.job.task.limits
         schemas = [tool.schema for tool in self.tools.values()]
         context: ToolContext | None = None
         while len(self.turns) < limits.turns:
