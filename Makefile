@@ -13,7 +13,7 @@ ARGS ?=
 
 demo: $(DEV)  ## base -> SFT -> RL on the terminal family, then the table
 	@scripts/system_packages.sh
-	$(BIN)/practicum train $(RECIPE) $(ARGS)
+	$(BIN)/practicum train $(RECIPE) --audit $(ARGS)
 
 test: $(DEV)  ## every test, the slow ones too
 	@scripts/system_packages.sh chromium

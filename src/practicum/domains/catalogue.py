@@ -56,7 +56,7 @@ def get_domain(name: str) -> Domain:
     """
     places = _places()
     if name not in places:
-        near = difflib.get_close_matches(name, places, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(name, places, n=1, cutoff=0.4)
         raise RecipeError(
             f"there is no domain {name!r}; did you mean {near[0]!r}? "
             "`practicum domains` lists all of them"

@@ -1,4 +1,8 @@
-"""Evaluation on its own: a model plays a recipe's held-out tasks exactly as a run of it would."""
+"""How a recipe's held-out tasks are played: in a run after each stage, and on their own.
+
+With the same recipe they are the same tasks with the same noise, so that episodes of two models
+pair, whichever way they were made.
+"""
 
 import asyncio
 import os
@@ -6,19 +10,20 @@ from pathlib import Path
 
 import torch
 
-from practicum.core import Episode
+from practicum.core import Episode, Task
 from practicum.domains import get_domain
 from practicum.engines.policy import SamplerPolicy
 from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import read_weights
 from practicum.learn.stage import Progress
 from practicum.models.render import Renderer
-from practicum.recipe.run import EVALUATION_CHUNK, device_of
 from practicum.recipe.settings import Recipe
 from practicum.recipe.tasks import EVALUATION, spread
 from practicum.rollout import Job, play_many
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.contract import Boxes
+
+CHUNK = 128  # episodes that are played together
 
 
 def evaluate(
@@ -26,61 +31,81 @@ def evaluate(
 ) -> list[Episode]:
     """The episodes of the model in `folder` on the held-out tasks of `recipe`, in their order.
 
-    With the same recipe they are the same tasks and the same noise as in a run, so that episodes
-    of two models pair. `name` is what progress is told under.
+    `name` is what progress is told under.
     """
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(recipe.threads or os.cpu_count() or 1)
-    domains, settings = recipe.domains, recipe.evaluation
-    tasks = spread(
-        [*domains.train, *domains.held_out],
-        domains.levels,
-        settings.tasks,
-        base=EVALUATION,
-        seed=recipe.seed,
-    )
-    jobs = [Job(t, f"eval-{t.key}-{index}") for t in tasks for index in range(settings.repeats)]
-    policy = _policy(recipe, folder, name)
-    progress.stage(f"evaluate {name}", len(jobs))
+    set_up_torch(recipe)
+    renderer = Renderer.for_folder(folder)
+    sampler = make_sampler(recipe, folder, renderer)
+    sampler.load(read_weights(folder))
+    policy = make_policy(recipe, sampler, renderer, name, recipe.evaluation.temperature)
     with asyncio.Runner() as runner:
         made = boxes or BubblewrapBoxes(max_running=recipe.boxes.max_running)
         try:
-            return _play(jobs, policy, made, runner, progress, f"evaluate {name}")
+            return play_held_out(recipe, held_out_tasks(recipe), policy, made, runner, progress)
         finally:
             if boxes is None:
                 runner.run(made.close())
 
 
-def _policy(recipe: Recipe, folder: Path, name: str) -> SamplerPolicy:
-    """The model in `folder`, sampling as the recipe says."""
-    renderer = Renderer.for_folder(folder)
-    sampler = LocalSampler(
+def set_up_torch(recipe: Recipe) -> None:
+    """Threads as the recipe says; denormal numbers count as zero (they slow Adam down 30-fold)."""
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(recipe.threads or os.cpu_count() or 1)
+
+
+def device_of(name: str) -> str:
+    """A torch device name; "auto" is the GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return name
+
+
+def make_sampler(recipe: Recipe, folder: Path, renderer: Renderer) -> LocalSampler:
+    """A sampler for models of the kind in `folder`, without weights yet."""
+    return LocalSampler(
         folder,
         stop_ids=renderer.stop_ids,
         dtype=recipe.sampler.dtype,
         device=device_of(recipe.device),
         max_rows=recipe.sampler.max_rows,
     )
-    sampler.load(read_weights(folder))
+
+
+def make_policy(
+    recipe: Recipe, sampler: LocalSampler, renderer: Renderer, name: str, temperature: float
+) -> SamplerPolicy:
+    """A policy over `sampler` with the recipe's seed."""
+    window = sampler.model.config.get_text_config().max_position_embeddings
     return SamplerPolicy(
-        name,
-        sampler,
-        renderer,
-        temperature=recipe.evaluation.temperature,
-        seed=recipe.seed,
-        window=sampler.model.config.get_text_config().max_position_embeddings,
+        name, sampler, renderer, temperature=temperature, seed=recipe.seed, window=window
     )
 
 
-def _play(
-    jobs: list[Job],
+def held_out_tasks(recipe: Recipe) -> list[Task]:
+    """The tasks that every evaluation plays, and that nothing is trained on."""
+    domains = recipe.domains
+    return spread(
+        [*domains.train, *domains.held_out],
+        domains.levels,
+        recipe.evaluation.tasks,
+        base=EVALUATION,
+        seed=recipe.seed,
+    )
+
+
+def play_held_out(
+    recipe: Recipe,
+    tasks: list[Task],
     policy: SamplerPolicy,
     boxes: Boxes,
     runner: asyncio.Runner,
     progress: Progress,
-    label: str,
 ) -> list[Episode]:
-    """Play the jobs in chunks, telling how many are done and solved."""
+    """Play the tasks in chunks, telling how many are done and solved."""
+    repeats = range(recipe.evaluation.repeats)
+    jobs = [Job(task, f"eval-{task.key}-{index}") for task in tasks for index in repeats]
+    label = f"evaluate {policy.name}"
+    progress.stage(label, len(jobs))
     episodes: list[Episode] = []
     count = solved = 0
 
@@ -89,7 +114,7 @@ def _play(
         count, solved = count + 1, solved + episode.solved
         progress.step(label, count, {"success": solved / count})
 
-    for lo in range(0, len(jobs), EVALUATION_CHUNK):
-        chunk = jobs[lo : lo + EVALUATION_CHUNK]
+    for lo in range(0, len(jobs), CHUNK):
+        chunk = jobs[lo : lo + CHUNK]
         episodes += runner.run(play_many(chunk, get_domain, policy, boxes, on_done=done))
     return episodes

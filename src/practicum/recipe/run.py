@@ -6,18 +6,13 @@ and writes its own. What is done is in the run folder; `--resume` does only what
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-import torch
-
-from practicum.core import Episode, Group, RecipeError, Task, content_hash
+from practicum.core import Group, RecipeError, Sample, Task, content_hash
 from practicum.domains import get_domain
-from practicum.engines.policy import SamplerPolicy, records
-from practicum.engines.sampler import LocalSampler
+from practicum.engines.policy import SamplerPolicy
 from practicum.engines.trainer import LocalTrainer, read_weights
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
@@ -28,15 +23,21 @@ from practicum.learn.sft import SFTSettings, sft
 from practicum.learn.stage import Progress, Stage
 from practicum.models.reference import ModelFolder, resolve
 from practicum.models.render import Renderer
+from practicum.recipe.demonstrations import demonstrate
+from practicum.recipe.evaluate import (
+    device_of,
+    held_out_tasks,
+    make_policy,
+    make_sampler,
+    play_held_out,
+    set_up_torch,
+)
 from practicum.recipe.settings import Recipe
-from practicum.recipe.tasks import DEMONSTRATIONS, EVALUATION, MILLION, VALIDATION, spread
-from practicum.rollout import Job, ScriptPolicy, play, play_many
+from practicum.recipe.tasks import DEMONSTRATIONS, MILLION, VALIDATION, spread
+from practicum.rollout import Job, play_many
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.contract import Boxes
 from practicum.store import Run, checkpoint
-from practicum.tools import get_tool
-
-EVALUATION_CHUNK = 128  # episodes that are played together in an evaluation
 
 
 def train(
@@ -44,8 +45,7 @@ def train(
 ) -> dict[str, object]:
     """Run all that is not done yet; returns the summary, which is also in the run folder."""
     _refuse_unaudited(recipe)
-    torch.set_flush_denormal(True)
-    torch.set_num_threads(recipe.threads or os.cpu_count() or 1)
+    set_up_torch(recipe)
     with asyncio.Runner() as runner:
         made = boxes or BubblewrapBoxes(max_running=recipe.boxes.max_running)
         try:
@@ -53,13 +53,6 @@ def train(
         finally:
             if boxes is None:
                 runner.run(made.close())
-
-
-def device_of(name: str) -> str:
-    """A torch device name; "auto" is the GPU where there is one."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return name
 
 
 def _refuse_unaudited(recipe: Recipe) -> None:
@@ -81,7 +74,6 @@ class _Run:
         self.recipe, self.run, self.progress = recipe, run, progress
         self.boxes, self.runner = boxes, runner
         self.device = device_of(recipe.device)
-        self.evaluation_tasks: list[Task] = []
 
     def go(self) -> dict[str, object]:
         """Everything, in order."""
@@ -92,20 +84,8 @@ class _Run:
         self.run.log("start", model=base.description, seed=recipe.seed)
         self.run.log("domains", trained=domains.train, held_out=domains.held_out)
         self.renderer = Renderer.for_folder(base.path)
-        self.evaluation_tasks = spread(
-            [*domains.train, *domains.held_out],
-            domains.levels,
-            recipe.evaluation.tasks,
-            base=EVALUATION,
-            seed=recipe.seed,
-        )
-        self.sampler = LocalSampler(
-            base.path,
-            stop_ids=self.renderer.stop_ids,
-            dtype=recipe.sampler.dtype,
-            device=self.device,
-            max_rows=recipe.sampler.max_rows,
-        )
+        self.held_out = held_out_tasks(recipe)
+        self.sampler = make_sampler(recipe, base.path, self.renderer)
         self._evaluate("base", base.path)
         folder = base.path
         for settings in recipe.stages:
@@ -152,7 +132,7 @@ class _Run:
         self, settings: RLSettings, step: int, picks: Sequence[tuple[Cell, int]]
     ) -> list[Group]:
         """Play the groups of one step with the sampler's weights."""
-        avoid = {task.key for task in self.evaluation_tasks}
+        avoid = {task.key for task in self.held_out}
         jobs: list[Job] = []
         for slot, ((name, level), seed) in enumerate(picks):
             task = get_domain(name).make(seed, level)
@@ -169,30 +149,18 @@ class _Run:
         ]
 
     def _policy(self, name: str, temperature: float) -> SamplerPolicy:
-        return SamplerPolicy(
-            name,
-            self.sampler,
-            self.renderer,
-            temperature=temperature,
-            seed=self.recipe.seed,
-            window=self.sampler.model.config.get_text_config().max_position_embeddings,
-        )
+        return make_policy(self.recipe, self.sampler, self.renderer, name, temperature)
 
-    # Demonstrations
-
-    def _demonstrations(self, settings: SFTSettings) -> tuple[list, list]:
-        """Training and validation samples from gold episodes, played in boxes as a model would."""
+    def _demonstrations(self, settings: SFTSettings) -> tuple[list[Sample], list[Sample]]:
+        """Samples to train on, and samples to validate on."""
         name = f"{settings.name}-demonstrations"
+        counts = (settings.demonstrations, settings.validation)
         if not self.run.episode_steps(name):
-            self.progress.stage(name, settings.demonstrations + settings.validation)
-            used = {task.key for task in self.evaluation_tasks}
-            episodes: list[Episode] = []
-            for base, count in (
-                (DEMONSTRATIONS, settings.demonstrations),
-                (VALIDATION, settings.validation),
-            ):
-                domains = self.recipe.domains
-                tasks = spread(
+            self.progress.stage(name, sum(counts))
+            domains, used = self.recipe.domains, {task.key for task in self.held_out}
+            tasks: list[Task] = []
+            for base, count in zip((DEMONSTRATIONS, VALIDATION), counts, strict=True):
+                more = spread(
                     domains.train,
                     domains.levels,
                     count,
@@ -200,71 +168,32 @@ class _Run:
                     seed=self.recipe.seed,
                     avoid=used,
                 )
-                used |= {task.key for task in tasks}
-                episodes += self.runner.run(self._gold(tasks, name))
-            self.run.write_episodes(name, 0, episodes)
+                used |= {task.key for task in more}
+                tasks += more
+            playing = demonstrate(
+                tasks,
+                self.renderer,
+                self.boxes,
+                name,
+                at_once=2 * self.recipe.boxes.max_running,
+                on_done=lambda done: self.progress.step(name, done, {}),
+            )
+            self.run.write_episodes(name, 0, self.runner.run(playing))
         samples = [demonstration(episode) for episode in self.run.read_episodes(name, 0)]
-        return samples[: settings.demonstrations], samples[settings.demonstrations :]
-
-    async def _gold(self, tasks: Sequence[Task], name: str) -> list[Episode]:
-        done = 0
-
-        async def one(index: int, task: Task) -> Episode:
-            nonlocal done
-            domain = get_domain(task.domain)
-            policy = ScriptPolicy("gold", domain.solve(task))
-            key = f"{name}-{index}-{task.key}"
-            episode = await play(task, domain, policy, self.boxes, key=key)
-            if not episode.solved:
-                raise RecipeError(
-                    f"the gold solution of {task.domain} (seed {task.seed}, level {task.level}) "
-                    f"does not solve it: {episode.outcome} {episode.error}. Audit the domain again"
-                )
-            schemas = [get_tool(tool).schema for tool in task.tools]
-            turns = records(episode.turns, episode.prompt, schemas, self.renderer)
-            done += 1
-            self.progress.step(name, done, {})
-            return msgspec.structs.replace(episode, turns=tuple(turns))
-
-        limit = asyncio.Semaphore(2 * self.recipe.boxes.max_running)
-
-        async def bounded(index: int, task: Task) -> Episode:
-            async with limit:
-                return await one(index, task)
-
-        return await asyncio.gather(*(bounded(i, task) for i, task in enumerate(tasks)))
-
-    # Evaluation
+        return samples[: counts[0]], samples[counts[0] :]
 
     def _evaluate(self, name: str, folder: Path) -> None:
         """Play the held-out tasks with the model in `folder`, unless that is done."""
         if name in self.run.evals():
             return
-        settings = self.recipe.evaluation
         self.sampler.load(read_weights(folder))
-        policy = self._policy(name, settings.temperature)
-        jobs = [
-            Job(task, f"eval-{task.key}-{index}")
-            for task in self.evaluation_tasks
-            for index in range(settings.repeats)
-        ]
-        label = f"evaluate {name}"
-        self.progress.stage(label, len(jobs))
-        episodes: list[Episode] = []
-        solved = count = 0
-
-        def done(episode: Episode) -> None:
-            nonlocal solved, count
-            solved, count = solved + episode.solved, count + 1
-            self.progress.step(label, count, {"success": solved / count})
-
-        for lo in range(0, len(jobs), EVALUATION_CHUNK):
-            chunk = jobs[lo : lo + EVALUATION_CHUNK]
-            episodes += self.runner.run(
-                play_many(chunk, get_domain, policy, self.boxes, on_done=done)
-            )
+        policy = self._policy(name, self.recipe.evaluation.temperature)
+        episodes = play_held_out(
+            self.recipe, self.held_out, policy, self.boxes, self.runner, self.progress
+        )
         self.run.write_eval(name, episodes)
-        self.progress.note(f"{label}: {solved}/{len(jobs)} solved")
+        solved = sum(episode.solved for episode in episodes)
+        self.progress.note(f"evaluate {name}: {solved}/{len(episodes)} solved")
 
     # The end
 
