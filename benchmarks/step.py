@@ -35,6 +35,7 @@ DOMAINS = ("sort_lines", "log_counts", "csv_columns", "file_moves")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": str(THREADS),
     "OMP_WAIT_POLICY": "PASSIVE",
+    "THP_MEM_ALLOC_ENABLE": "1",  # huge pages, which Practicum asks for by itself
     "TOKENIZERS_PARALLELISM": "false",
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_OFFLINE": "1",
@@ -101,6 +102,7 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
     from practicum.engines.contract import Prompt
     from practicum.engines.sampler import LocalSampler
     from practicum.engines.trainer import LocalTrainer, TrainerSettings
+    from practicum.learn.losses import clip
 
     torch.set_num_threads(THREADS)
     torch.set_flush_denormal(True)
@@ -108,6 +110,7 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
     sampler = LocalSampler(Path(plan["model"]), stop_ids=plan["stop_ids"])
     sampler.load(trainer.publish())
     texts = [prompt["ids"] for prompt in plan["prompts"]]
+    loss = clip()
     rows = [(ids, f"{i}/{c}") for i, ids in enumerate(texts) for c in range(COMPLETIONS)]
     for step in range(1 + plan["steps"]):
         meter.begin()
@@ -127,14 +130,14 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
                     group=str(index // COMPLETIONS),
                 )
             )
-        trainer.forward_backward(batch, "clip")
+        trainer.forward_backward(batch, loss)
         trainer.step(LEARNING_RATE)
         sampler.load(trainer.publish())
         meter.end(tokens=sum(len(completion.ids) for completion in done))
 
 
 def peer(plan: dict[str, Any], meter: Meter) -> None:
-    """Steps with TRL's GRPOTrainer and the settings that were fastest for it on a CPU."""
+    """Steps with TRL's GRPOTrainer: bf16 autocast, micro-batches of one prompt's completions."""
     import torch
     import trl
     from datasets import Dataset

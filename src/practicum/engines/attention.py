@@ -71,7 +71,8 @@ def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
             "compute; use another base model"
         )
     _fuse_norms(model)
-    return model.to(torch.device(device))
+    moved: Any = model
+    return moved.to(device)
 
 
 def _fuse_norms(model: Any) -> None:

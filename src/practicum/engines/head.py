@@ -20,12 +20,13 @@ def fast_fp32_matmul(enabled: bool = True) -> Iterator[None]:
 
     The result stays fp32: unlike a bf16 matmul, log-probabilities keep their precision.
     """
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16" if enabled else "ieee"
+    setting: Any = torch.backends.mkldnn
+    before = setting.matmul.fp32_precision
+    setting.matmul.fp32_precision = "bf16" if enabled else "ieee"
     try:
         yield
     finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+        setting.matmul.fp32_precision = before
 
 
 class _TokenLogprobs(torch.autograd.Function):

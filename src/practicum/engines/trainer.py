@@ -215,7 +215,9 @@ def _merged(model: Any) -> dict[str, torch.Tensor]:
     from peft.tuners.lora import LoraLayer
 
     merged: dict[str, torch.Tensor] = {}
-    layers = {name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)}
+    layers: dict[str, Any] = {
+        name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)
+    }
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             continue

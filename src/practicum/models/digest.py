@@ -12,5 +12,5 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().to("cpu", torch.float32).contiguous()
         hasher.update(f"{name}{tuple(tensor.shape)}".encode())
-        hasher.update(memoryview(tensor.view(-1).numpy()).cast("B"))
+        hasher.update(tensor.view(-1).view(torch.uint8).numpy().data)
     return hasher.hexdigest(length=16)
