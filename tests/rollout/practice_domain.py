@@ -25,7 +25,7 @@ class TwoLines(Domain):
 
     def __init__(
         self, *verdicts: Verdict, limits: Limits = Limits(), text_only: bool = False
-    ) -> None:  # noqa: B008
+    ) -> None:
         self.verdicts = list(verdicts or (share,))
         self.limits, self.text_only = limits, text_only
         self.gradings = 0

@@ -109,20 +109,20 @@ class LocalSampler:
             if on_done:
                 on_done(index, completion)
 
-        starts = range(0, len(prompts), self.max_rows)
-        running = [
-            self._streams.submit(
-                self._decode,
-                prompts[lo : lo + self.max_rows],
-                lo,
-                temperature,
-                list(banned),
-                finish,
-            )
-            for lo in starts
-        ]
-        for stream in running:
-            stream.result()
+        with fast_fp32_matmul(self.fast):  # set for all streams: it is one setting of the process
+            running = [
+                self._streams.submit(
+                    self._decode,
+                    prompts[lo : lo + self.max_rows],
+                    lo,
+                    temperature,
+                    list(banned),
+                    finish,
+                )
+                for lo in range(0, len(prompts), self.max_rows)
+            ]
+            for stream in running:
+                stream.result()
         release_freed_memory()
         return [done[index] for index in range(len(prompts))]
 
@@ -169,8 +169,7 @@ class LocalSampler:
         self, hidden: torch.Tensor, temperature: float, draws: list[float], banned: list[int]
     ) -> tuple[list[int], list[float]]:
         """Tokens by inverse CDF at the given uniform numbers, with their log-probabilities."""
-        with fast_fp32_matmul(self.fast):
-            logits = hidden.float() @ self.head.t()
+        logits = hidden.float() @ self.head.t()
         if banned:
             logits[:, banned] = float("-inf")
         if temperature > 0:
