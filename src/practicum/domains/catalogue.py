@@ -57,9 +57,9 @@ def get_domain(name: str) -> Domain:
     places = _places()
     if name not in places:
         near = difflib.get_close_matches(name, places, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise RecipeError(
-            f"there is no domain {name!r}; did you mean {near[0]!r}? "
-            "`practicum domains` lists all of them"
+            f"there is no domain {name!r}{hint} `practicum domains` lists all of them"
         )
     module, _, attribute = places[name].partition(":")
     try:
