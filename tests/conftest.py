@@ -1,5 +1,6 @@
-"""Shared by all rooms: torch as a test wants it (one thread, no denormals), and tiny models."""
+"""Shared by all rooms: torch as a test wants it, and tiny models."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,9 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def one_thread() -> Iterator[None]:
+    """What every training process sets; set back, as hypothesis needs denormal numbers."""
     import torch
 
     threads = torch.get_num_threads()
@@ -24,8 +26,16 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(autouse=True)
+def denormal_numbers_afterwards() -> Iterator[None]:
+    """Training in this process flushes them; the next test must not inherit that."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
+
+
 @pytest.fixture(scope="session")
-def tiny(one_thread: None) -> Path:
+def tiny() -> Path:
     """A tiny model as it was initialised: it finds almost every token equally likely."""
     from practicum.models.reference import resolve
 

@@ -2,6 +2,7 @@
 
 import random
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_a_step_is_sampled_with_the_weights_of_the_step_before(ring: Path) -> No
         assert len(digests) == 1
         found += digests
     trained = [bool(run.read_batch("rl", step)) for step in run.episode_steps("rl")]
-    changed = [one != other for one, other in zip(found, found[1:], strict=False)]
+    changed = [one != other for one, other in pairwise(found)]
     assert changed == trained[:-1]
 
 

@@ -24,10 +24,10 @@ class TwoLines(Domain):
     family = "test"
 
     def __init__(
-        self, *verdicts: Verdict, limits: Limits = Limits(), text_only: bool = False
+        self, *verdicts: Verdict, limits: Limits | None = None, text_only: bool = False
     ) -> None:
         self.verdicts = list(verdicts or (share,))
-        self.limits, self.text_only = limits, text_only
+        self.limits, self.text_only = limits or Limits(), text_only
         self.gradings = 0
 
     def make(self, seed: int, level: int) -> Task:

@@ -1,0 +1,231 @@
+"""The stages on a real trainer: early stopping, resuming, and the check that data is on-policy."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from practicum.core import (
+    Episode,
+    Group,
+    Message,
+    Outcome,
+    Sample,
+    Score,
+    ScorePart,
+    StoreError,
+    TokenRecord,
+    Turn,
+)
+from practicum.engines.contract import Prompt
+from practicum.engines.sampler import LocalSampler
+from practicum.engines.trainer import LocalTrainer, TrainerSettings
+from practicum.learn.rl import RLSettings, rl
+from practicum.learn.sft import SFTSettings, sft
+from practicum.learn.stage import Progress, Stage, same_weights, warmup
+from practicum.store import Run, checkpoint
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FP32 = TrainerSettings(dtype="float32")
+
+
+class Silent:
+    def stage(self, name: str, steps: int | None) -> None: ...
+    def step(self, name: str, step: int, values: dict[str, float]) -> None: ...
+    def note(self, text: str) -> None: ...
+
+
+class Killed(Exception):
+    """Stands for a death in the middle of a step."""
+
+
+def demonstrations(seed: int, count: int) -> list[Sample]:
+    """Random tokens: the more of the training set is learnt by heart, the worse the others get."""
+    rng = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        tokens = tuple(rng.randrange(3, 60) for _ in range(12))
+        own = (0.0, *[1.0] * 11)
+        samples.append(Sample(tokens, (0.0,) * 12, own, (0.0,) * 12, (0.0,) * 12))
+    return samples
+
+
+def taught(
+    folder: Path, model: Path, settings: SFTSettings, progress: Progress | None = None
+) -> tuple[LocalTrainer, list[dict]]:
+    """An SFT stage in a run folder of its own (gone on with if it exists), and its epochs."""
+    run = Run.open(folder) if folder.exists() else Run.create(folder, "")
+    trainer = LocalTrainer(model, FP32)
+    with run:
+        stage = Stage("sft", run, trainer, progress or Silent())
+        sft(stage, settings, demonstrations(0, 8), demonstrations(1, 8))
+    return trainer, [line for line in run.metrics("sft") if "val_nll" in line]
+
+
+def settings(**changes: float) -> SFTSettings:
+    values = {"batch_size": 4, "learning_rate": 3e-3, "max_epochs": 30, "min_improvement": 0.0}
+    return SFTSettings(type="sft", **{**values, **changes})
+
+
+def test_sft_ends_with_the_weights_of_the_best_epoch(tiny: Path, tmp_path: Path) -> None:
+    trainer, epochs = taught(tmp_path / "run", tiny, settings())
+    losses = [line["val_nll"] for line in epochs]
+    assert 2 < len(losses) < 30
+    assert losses[-1] > losses[-2] == min(losses)  # it stopped because it got worse
+    assert trainer.evaluate(demonstrations(1, 8))["nll"] == min(losses)
+
+
+def test_sft_stops_when_the_loss_hardly_falls(tiny: Path, tmp_path: Path) -> None:
+    _, epochs = taught(tmp_path / "run", tiny, settings(min_improvement=0.5))
+    losses = [line["val_nll"] for line in epochs]
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+
+
+def test_sft_never_passes_its_last_epoch(tiny: Path, tmp_path: Path) -> None:
+    trainer, epochs = taught(tmp_path / "run", tiny, settings(max_epochs=2))
+    assert [line["epoch"] for line in epochs] == [1, 2]
+    assert trainer.steps == 4
+
+
+@pytest.mark.parametrize("after", [1, 5])
+def test_sft_goes_on_after_a_death_to_the_same_weights(
+    tiny: Path, tmp_path: Path, after: int
+) -> None:
+    whole, epochs = taught(tmp_path / "whole", tiny, settings(max_epochs=4))
+
+    class Dying(Silent):
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            if step == after:
+                raise Killed
+
+    with pytest.raises(Killed):
+        taught(tmp_path / "broken", tiny, settings(max_epochs=4), Dying())
+    again, epochs_again = taught(tmp_path / "broken", tiny, settings(max_epochs=4))
+    assert again.publish().digest == whole.publish().digest
+    told = [[e["step"], e["val_nll"]] for e in epochs]
+    assert [[e["step"], e["val_nll"]] for e in epochs_again] == told
+    # asked once more, a finished stage only loads what it made
+    third, _ = taught(tmp_path / "broken", tiny, settings(max_epochs=4))
+    assert third.publish().digest == whole.publish().digest
+
+
+def test_warm_up_rises_linearly_and_stays() -> None:
+    assert [warmup(4)(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert warmup(0)(0) == 1.0
+
+
+def test_digests_that_differ_stop_the_run() -> None:
+    same_weights("a", "a", "episode")
+    with pytest.raises(StoreError, match=r"sampled with weights a, but the trainer holds b"):
+        same_weights("a", "b", "episode")
+
+
+class Practice:
+    """Groups sampled by the real sampler: the reward of an episode is how small its tokens are.
+
+    The first episode of each group is our own failure.
+    """
+
+    def __init__(self, sampler: LocalSampler) -> None:
+        self.sampler = sampler
+        self.steps: list[int] = []
+
+    def __call__(self, step: int, picks: list) -> list[Group]:
+        self.steps.append(step)
+        groups = []
+        for slot, ((domain, level), seed) in enumerate(picks):
+            ids = (5, 6, 7 + seed % 100)
+            keys = [f"rl-{step}-{slot}-task-{i}" for i in range(4)]
+            said = self.sampler.sample([Prompt(ids, key, max_tokens=4) for key in keys])
+            episodes = [
+                Episode(
+                    id=key,
+                    task="task",
+                    domain=domain,
+                    level=level,
+                    policy="rl",
+                    prompt=(Message.of("user", "go"),),
+                    turns=(
+                        Turn(
+                            Message.of("assistant"),
+                            record=TokenRecord(ids, c.ids, c.logprobs, c.digest),
+                        ),
+                    ),
+                    events=(),
+                    outcome=Outcome.INFRA_FAILED if key.endswith("-0") else Outcome.COMPLETED,
+                    score=Score.of(ScorePart("small", sum(t < 256 for t in c.ids) / len(c.ids))),
+                )
+                for key, c in zip(keys, said, strict=True)
+            ]
+            groups.append(Group("task", episodes))
+        return groups
+
+
+RL = RLSettings(type="rl", steps=5, groups=2, group_size=4, learning_rate=1e-3, checkpoint_every=2)
+
+
+def practised(
+    folder: Path, model: Path, progress: Silent | None = None
+) -> tuple[LocalTrainer, Practice, Run]:
+    run = Run.open(folder) if folder.exists() else Run.create(folder, "")
+    trainer = LocalTrainer(model, FP32)
+    sampler = LocalSampler(model, stop_ids=[2], dtype="float32")
+    practice = Practice(sampler)
+    with run:
+        stage = Stage("rl", run, trainer, progress or Silent())
+        rl(stage, RL, sampler, [("a", 1), ("b", 1)], practice)
+    return trainer, practice, run
+
+
+def test_rl_moves_towards_the_reward(tiny: Path, tmp_path: Path) -> None:
+    trainer, practice, run = practised(tmp_path / "run", tiny)
+    assert practice.steps == [0, 1, 2, 3, 4]
+    assert trainer.steps == 5
+    lines = run.metrics("rl")
+    assert all(line["unscored"] == 0.25 for line in lines)
+    assert all(len(run.read_batch("rl", step)) == 6 for step in range(5))
+    assert all(line["ratio"] == pytest.approx(1, abs=1e-3) for line in lines)  # on policy
+    assert all(line["clipped"] == 0 for line in lines)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+def test_rl_replays_what_was_journalled_and_goes_on(tiny: Path, tmp_path: Path, after: int) -> None:
+    whole, _, unbroken = practised(tmp_path / "whole", tiny)
+
+    class Dying(Silent):
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            if step == after:
+                raise Killed
+
+    with pytest.raises(Killed):
+        practised(tmp_path / "broken", tiny, Dying())
+    again, practice, run = practised(tmp_path / "broken", tiny)
+    assert practice.steps == list(range(after + 1, 5))  # what was played is not played again
+    assert again.publish().digest == whole.publish().digest
+    assert [line["step"] for line in run.metrics("rl")] == [0, 1, 2, 3, 4]
+    for step in range(5):
+        assert run.read_batch("rl", step) == unbroken.read_batch("rl", step)
+
+
+def test_a_journal_of_other_weights_is_refused(tiny: Path, sharp: Path, tmp_path: Path) -> None:
+    class Dying(Silent):
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        practised(tmp_path / "run", tiny, Dying())
+    with pytest.raises(StoreError, match="does not belong to this checkpoint"):
+        practised(tmp_path / "run", sharp)
+
+
+def test_a_spoilt_checkpoint_is_never_trained_from(tiny: Path, tmp_path: Path) -> None:
+    practised(tmp_path / "run", tiny)
+    newest = checkpoint.latest(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    path = newest / "trainer.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="corrupt"):
+        practised(tmp_path / "run", tiny)
