@@ -104,7 +104,7 @@ def test_the_key_is_the_same_in_another_process(hash_seed: str) -> None:
 
 
 def test_the_key_is_pinned_because_run_folders_remember_it() -> None:
-    assert EXAMPLE.key == "adb51969a6114be8"
+    assert EXAMPLE.key == "dfe3eaccff596b8a"
 
 
 def test_a_task_is_frozen() -> None:
