@@ -95,6 +95,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         return parse_recipe(path.read_text(), overrides, str(path))
     except OSError as error:
         raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"the recipe {path} is not UTF-8 text: save it as such") from error
 
 
 def parse_recipe(text: str, overrides: Sequence[str] = (), source: str = "recipe") -> Recipe:
