@@ -15,20 +15,16 @@ settings.load_profile("any machine")
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """What every training process sets; set back, as hypothesis needs denormal numbers."""
+def no_denormals(tiny: Path) -> None:
+    """What every training process sets: Adam is many times slower with denormal numbers."""
     import torch
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)
 def denormal_numbers_afterwards() -> Iterator[None]:
-    """Training in this process flushes them; the next test must not inherit that."""
+    """Hypothesis needs them: a test must not inherit that the one before flushed them."""
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
@@ -36,9 +32,15 @@ def denormal_numbers_afterwards() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def tiny() -> Path:
-    """A tiny model as it was initialised: it finds almost every token equally likely."""
+    """A tiny model as it was initialised: it finds almost every token equally likely.
+
+    Torch gets one thread: more of them only wait for each other at this size.
+    """
+    import torch
+
     from practicum.models.reference import resolve
 
+    torch.set_num_threads(1)
     return resolve("tiny:0").path
 
 

@@ -7,7 +7,7 @@ from practicum.engines.trainer import read_weights
 
 
 @pytest.fixture(autouse=True)
-def _torch(one_thread: None) -> None:
+def _torch(no_denormals: None) -> None:
     pass
 
 

@@ -25,7 +25,7 @@ from practicum.learn.sft import SFTSettings, sft
 from practicum.learn.stage import Progress, Stage, same_weights, warmup
 from practicum.store import Run, checkpoint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = pytest.mark.usefixtures("no_denormals")
 FP32 = TrainerSettings(dtype="float32")
 
 
