@@ -95,7 +95,7 @@ def test_a_stopped_run_is_kept_leaves_nothing_behind_and_goes_on(
         assert process.poll() is None, "no box was opened"
         time.sleep(0.005)
     process.send_signal(number)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=30)
     assert process.returncode == status
     assert "Traceback" not in err
     assert f"practicum train --resume {folder}" in err
@@ -116,7 +116,7 @@ def test_a_run_in_use_is_refused(trained: Path, start: Start) -> None:
     until(first, "evaluate base: ")
     second = said("train", "--resume", "runs/used")
     first.send_signal(signal.SIGINT)
-    first.communicate(timeout=120)
+    first.communicate(timeout=30)
     assert second.returncode == 1
     assert f"in use by another process (pid {first.pid})" in second.stderr
 

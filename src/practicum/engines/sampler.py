@@ -239,7 +239,6 @@ class LocalSampler:
             return None, hidden
         width = max(map(len, prompts))
         wave = Wave(self.model, len(prompts), width=width)
-        wave.prefixes = None
         rows = list(enumerate(prompts))
         hidden = torch.empty(
             (len(prompts), self.head.shape[1]), dtype=self.model.dtype, device=self.model.device
