@@ -116,6 +116,7 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
         meter.begin()
         prompts = [Prompt(tuple(ids), f"{step}/{row}", row, plan["tokens"]) for ids, row in rows]
         done = sampler.sample(prompts, banned=plan["stop_ids"])
+        sampler.release(row for _, row in rows)
         batch = []
         for index, (prompt, completion) in enumerate(zip(prompts, done, strict=True)):
             before, new = (0.0,) * len(prompt.ids), len(completion.ids)

@@ -65,7 +65,7 @@ def computed(
     """Metrics and gradients of one batch."""
     trainer = LocalTrainer(folder, settings)
     metrics = trainer.forward_backward(batch, loss)
-    return metrics, {n: p.grad for n, p in trainer.trained.items() if p.grad is not None}
+    return metrics, trainer.gradient
 
 
 def expected(folder: Path, batch: Sequence[Sample]) -> tuple[float, float, dict[str, torch.Tensor]]:
@@ -129,7 +129,7 @@ def test_a_batch_in_two_halves_adds_the_gradient_of_each(sharp: Path) -> None:
         trainer.forward_backward(half, LOSS)
     both = [expected(sharp, half)[2] for half in (batch[:5], batch[5:])]
     wanted = {n: both[0][n] + both[1][n] for n in both[0]}
-    assert distance({n: p.grad for n, p in trainer.trained.items()}, wanted) < 1e-4
+    assert distance(trainer.gradient, wanted) < 1e-4
 
 
 def test_a_repeated_sample_changes_nothing_in_a_mean(sharp: Path) -> None:
@@ -180,7 +180,7 @@ def test_token_logprobs_and_their_gradient_match_finite_differences() -> None:
     torch.manual_seed(0)
     n, d, v = 300, 7, 11  # more rows than one chunk holds
     hidden = torch.randn(n, d, requires_grad=True)
-    weight = torch.randn(v, d, requires_grad=True)
+    weight, gradient = torch.randn(v, d), torch.zeros(v, d)
     targets, temperature = torch.randint(v, (n,)), torch.rand(n) + 0.5
     upstream = torch.randn(n)
 
@@ -188,32 +188,34 @@ def test_token_logprobs_and_their_gradient_match_finite_differences() -> None:
         logits = h @ w.T / temperature.double()[:, None]
         return logits.log_softmax(-1).gather(1, targets[:, None])[:, 0]
 
-    logprobs, entropy = token_logprobs(hidden, weight, targets, temperature, fast=False)
-    h, w = hidden.detach().double(), weight.detach().double()
+    logprobs, entropy = token_logprobs(
+        hidden, weight, targets, temperature, fast=False, gradient=gradient
+    )
+    h, w = hidden.detach().double(), weight.double()
     assert torch.allclose(logprobs.double(), exact(h, w), atol=1e-5)
     p = (h @ w.T / temperature.double()[:, None]).softmax(-1)
     assert torch.allclose(entropy.double(), -(p * p.log()).sum(-1), atol=1e-5)
     (logprobs * upstream).sum().backward()
     assert hidden.grad is not None
-    assert weight.grad is not None
     eps = 1e-6
     for _ in range(10):
         dh, dw = torch.randn_like(h), torch.randn_like(w)
         high, low = exact(h + eps * dh, w + eps * dw), exact(h - eps * dh, w - eps * dw)
         slope = float(((high - low) * upstream.double()).sum()) / (2 * eps)
-        said = float((hidden.grad.double() * dh).sum() + (weight.grad.double() * dw).sum())
+        said = float((hidden.grad.double() * dh).sum() + (gradient.double() * dw).sum())
         assert said == pytest.approx(slope, rel=1e-4, abs=1e-3)
 
 
 def test_the_gradient_of_the_head_is_added_to_what_is_there() -> None:
-    weight = torch.randn(5, 3, requires_grad=True)
-    hidden, targets = torch.randn(2, 3), torch.tensor([1, 4])
+    weight, gradient = torch.randn(5, 3), torch.zeros(5, 3)
+    hidden, targets = torch.randn(2, 3, requires_grad=True), torch.tensor([1, 4])
     found = []
     for _ in range(2):
-        logprobs, _ = token_logprobs(hidden, weight, targets, torch.ones(2), fast=False)
+        logprobs, _ = token_logprobs(
+            hidden, weight, targets, torch.ones(2), fast=False, gradient=gradient
+        )
         logprobs.sum().backward()
-        assert weight.grad is not None
-        found.append(weight.grad.clone())
+        found.append(gradient.clone())
     assert torch.allclose(found[1], 2 * found[0])
 
 
@@ -239,21 +241,45 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_told(sharp: Path, bad: flo
 def test_a_gradient_is_clipped_by_its_norm(sharp: Path) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings(dtype="float32", max_grad_norm=1e-3))
     trainer.forward_backward(batch_of(), LOSS)
-    norm = sum(float(p.grad.square().sum()) for p in trainer.trained.values()) ** 0.5
+    norm = sum(float(g.square().sum()) for g in trainer.gradient.values()) ** 0.5
     assert trainer.step(0.0)["grad_norm"] == pytest.approx(norm, rel=1e-4)
-    assert all(not p.grad.any() for p in trainer.trained.values())
+    assert not trainer.gradient
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_master_weights_move_at_rl_learning_rates(sharp: Path, dtype: str) -> None:
+def test_master_weights_move_at_rl_learning_rates(sharp: Path, tmp_path: Path, dtype: str) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings(dtype=dtype))
-    before = {n: t.clone() for n, t in trainer.publish().tensors.items()}
     trainer.forward_backward(batch_of(), LOSS)
     trainer.step(1e-6)
-    after = trainer.publish()
-    moved = [n for n, t in after.tensors.items() if not torch.equal(t, before[n])]
+    trainer.export(tmp_path / "model")
+    before, after = (read_weights(folder).tensors for folder in (sharp, tmp_path / "model"))
+    moved = [n for n, t in after.items() if not torch.equal(t, before[n])]
     assert len(moved) > len(before) / 2
-    assert all(t.dtype == torch.float32 for t in after.tensors.values())
+    assert all(t.dtype == torch.float32 for t in after.values())
+
+
+@pytest.mark.parametrize("settings", [TrainerSettings(), FP32, LORA], ids=["bf16", "fp32", "lora"])
+def test_what_was_published_never_changes(sharp: Path, settings: TrainerSettings) -> None:
+    trainer = LocalTrainer(sharp, settings)
+    published = trainer.publish()
+    before = {n: t.clone() for n, t in published.tensors.items()}
+    trainer.forward_backward(batch_of(), LOSS)
+    trainer.step(1e-2)
+    now = trainer.publish()
+    assert now.digest != published.digest
+    assert all(torch.equal(t, before[n]) for n, t in published.tensors.items())
+    assert any(not torch.equal(t, before[n]) for n, t in now.tensors.items())
+
+
+def test_published_weights_are_the_masters_rounded_and_the_models_own(sharp: Path) -> None:
+    trainer = LocalTrainer(sharp, TrainerSettings())
+    trainer.forward_backward(batch_of(), LOSS)
+    trainer.step(1e-3)
+    published = trainer.publish().tensors
+    own = dict(trainer.model.named_parameters())
+    for name, tensor in published.items():
+        assert torch.equal(tensor, trainer.masters[name].bfloat16())
+        assert tensor.data_ptr() == own[name].data_ptr()
 
 
 @pytest.mark.parametrize("settings", [FP32, LORA], ids=["full", "lora"])
@@ -283,7 +309,9 @@ def test_a_checkpoint_of_another_setting_is_refused(sharp: Path, tmp_path: Path)
         LocalTrainer(sharp, LORA).load(tmp_path)
 
 
-@pytest.mark.parametrize("settings", [FP32, LORA], ids=["full", "lora"])
+@pytest.mark.parametrize(
+    "settings", [TrainerSettings(), FP32, LORA, TrainerSettings(lora=LoRASettings())]
+)
 def test_before_the_first_step_the_digest_is_that_of_the_folder(
     sharp: Path, settings: TrainerSettings
 ) -> None:
@@ -293,7 +321,7 @@ def test_before_the_first_step_the_digest_is_that_of_the_folder(
 def test_lora_trains_adapters_only_and_publishes_them_merged(sharp: Path, tmp_path: Path) -> None:
     trainer = LocalTrainer(sharp, LORA)
     base = read_weights(sharp)
-    assert all("lora_" in name for name in trainer.trained)
+    assert all("lora_" in name for name in trainer.shapes)
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if "lora_" not in n}
     for seed in range(3):
         trainer.forward_backward(batch_of(seed), LOSS)

@@ -1,6 +1,6 @@
 """Everything inside dies: at the deadline, when the command ends, and when we die."""
 
-# ruff: noqa: ASYNC220, ASYNC222, ASYNC240
+# ruff: noqa: ASYNC220, ASYNC240
 
 import asyncio
 import os

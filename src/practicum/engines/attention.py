@@ -4,16 +4,15 @@ Models loaded by `load_model` call `plan.attend` in each layer. Sampling and tra
 plans, both of which compute what a group shares only once.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch.nn.functional import rms_norm
 from transformers import AutoModelForCausalLM
 from transformers.modeling_utils import AttentionInterface
 
 from practicum.core import EngineError
+from practicum.engines.fused import fuse
 
 
 class Plan(Protocol):
@@ -70,20 +69,9 @@ def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
             f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not "
             "compute; use another base model"
         )
-    _fuse_norms(model)
+    fuse(model)
     moved: Any = model
     return moved.to(device)
-
-
-def _fuse_norms(model: Any) -> None:
-    """One call for each RMS norm, in place of the half-dozen operations transformers writes out."""
-    for module in model.modules():
-        if type(module).__name__ in ("LlamaRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"):
-            module.forward = partial(_rms_norm, module)
-
-
-def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-    return rms_norm(hidden, module.weight.shape, module.weight, module.variance_epsilon)
 
 
 def attend_with_lse(

@@ -65,10 +65,13 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class Weights(msgspec.Struct, frozen=True):
-    """Published weights: fp32 tensors by name, named by the digest of their bytes."""
+    """Published weights by name, and the digest of the fp32 masters that they were rounded from.
+
+    They never change: whoever holds them may use them without a copy, and does not write to them.
+    """
 
     digest: str
-    tensors: Any  # Mapping[str, torch.Tensor], merged (no adapters)
+    tensors: Any  # Mapping[str, torch.Tensor], adapters merged; rounded to the arithmetic's dtype
 
 
 class Sampler(Protocol):

@@ -4,14 +4,16 @@ The vocabulary is taken in blocks: each block of logits stays in the cache and e
 is read once a pass, with the log-sum-exp kept as it goes (as in FlashAttention, arXiv 2205.14135).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch.nn.functional import linear
 
+Turn = Callable[[str], AbstractContextManager[Any]]
 BLOCK = 1 << 21  # logits at once: 8 MB in fp32
+WIDEST = 8192  # tokens of the vocabulary at once, so that blocks of weights stay small as well
 
 
 @contextmanager
@@ -40,6 +42,8 @@ class _TokenLogprobs(torch.autograd.Function):
         targets: torch.Tensor,
         temperature: torch.Tensor,
         fast: bool,
+        gradient: torch.Tensor | None,
+        turn: Turn,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         hidden32 = hidden.float() / temperature[:, None]
         n = hidden.shape[0]
@@ -48,8 +52,7 @@ class _TokenLogprobs(torch.autograd.Function):
         moment = torch.zeros(n, device=hidden.device)  # sum of exp(logit - highest) * logit
         chosen = torch.empty(n, device=hidden.device)
         for block in _blocks(n, weight.shape[0]):
-            with fast_fp32_matmul(fast):
-                logits = linear(hidden32, weight[block])
+            logits = linear(hidden32, weight[block])
             inside = (targets >= block.start) & (targets < block.stop)
             chosen[inside] = logits[inside, targets[inside] - block.start]
             higher = torch.maximum(highest, logits.amax(-1))
@@ -60,7 +63,7 @@ class _TokenLogprobs(torch.autograd.Function):
             highest = higher
         lse = highest + total.log()
         ctx.save_for_backward(hidden32, weight, targets, temperature, lse)
-        ctx.fast, ctx.dtype = fast, hidden.dtype
+        ctx.fast, ctx.gradient, ctx.turn, ctx.dtype = fast, gradient, turn, hidden.dtype
         entropy = lse - moment / total
         ctx.mark_non_differentiable(entropy)
         return chosen - lse, entropy
@@ -72,25 +75,22 @@ class _TokenLogprobs(torch.autograd.Function):
         dtype = torch.bfloat16 if ctx.fast else torch.float32
         inputs = hidden.to(dtype)
         d_hidden = torch.zeros_like(hidden)
-        trains_weight = weight.requires_grad
-        if trains_weight and weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        for block in _blocks(hidden.shape[0], weight.shape[0]):
-            with fast_fp32_matmul(ctx.fast):
+        with nullcontext() if ctx.gradient is None else ctx.turn("head"):
+            for block in _blocks(hidden.shape[0], weight.shape[0]):
                 d = linear(hidden, weight[block])
-            d.sub_(lse[:, None]).exp_().mul_(-grad[:, None])
-            inside = ((targets >= block.start) & (targets < block.stop)).nonzero()[:, 0]
-            d[inside, targets[inside] - block.start] += grad[inside]
-            d = d.to(dtype)
-            d_hidden += d @ weight[block].to(dtype)
-            if trains_weight:
-                weight.grad[block] += d.t() @ inputs
-        return (d_hidden / temperature[:, None]).to(ctx.dtype), None, None, None, None
+                d.sub_(lse[:, None]).exp_().mul_(-grad[:, None])
+                inside = ((targets >= block.start) & (targets < block.stop)).nonzero()[:, 0]
+                d[inside, targets[inside] - block.start] += grad[inside]
+                d = d.to(dtype)
+                d_hidden += d @ weight[block].to(dtype)
+                if ctx.gradient is not None:
+                    ctx.gradient[block] += d.t() @ inputs
+        return (d_hidden / temperature[:, None]).to(ctx.dtype), *[None] * 6
 
 
 def _blocks(rows: int, vocabulary: int) -> Iterator[slice]:
     """Slices of the vocabulary that keep a block of logits within BLOCK numbers."""
-    width = max(512, BLOCK // max(rows, 1) // 64 * 64)
+    width = min(max(512, BLOCK // max(rows, 1) // 64 * 64), WIDEST)
     for start in range(0, vocabulary, width):
         yield slice(start, min(start + width, vocabulary))
 
@@ -102,10 +102,13 @@ def token_logprobs(
     temperature: torch.Tensor,
     *,
     fast: bool,
+    gradient: torch.Tensor | None = None,
+    turn: Turn = nullcontext,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log p(target) and the entropy (no gradient) of softmax(hidden @ weight.T / temperature).
 
     hidden [N, D] of any dtype, weight [V, D] fp32, targets and temperature [N] -> [N], [N] in fp32.
-    The gradient of `weight` is added to `weight.grad` directly: it is as large as the weight.
+    The gradient of `weight`, which is as large as the weight, is added to `gradient` in place if
+    that is given, within `turn("head")`. `fast` goes with `fast_fp32_matmul` around it.
     """
-    return _TokenLogprobs.apply(hidden, weight, targets, temperature, fast)  # type: ignore[return-value]
+    return _TokenLogprobs.apply(hidden, weight, targets, temperature, fast, gradient, turn)  # type: ignore[return-value]

@@ -1,8 +1,8 @@
 """Attention over a pack: each sample sees the prefix it shares and itself, nothing else.
 
 One autograd function over the whole pack, with plain matrix products: on CPUs they are faster than
-the fused kernel's backward pass. The weights of a long sequence are made again in the backward
-pass, a block of queries at a time: memory grows with the length and not with its square.
+the fused kernel's backward pass. The attention weights are made again there, some queries at a
+time, as FlashAttention does (arXiv 2205.14135): memory grows with the length, not its square.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ class Tile:
     index: torch.Tensor
     valid: torch.Tensor
     prefix: slice
+    whole: "_Block | None" = None  # its only block, the same in every layer
 
     @staticmethod
     def of(start: int, lengths: list[int], prefix: slice) -> "Tile":
@@ -59,23 +60,20 @@ class _PackedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         heads, length, dim = q.shape[1:]
         out = q.new_empty((length, heads, dim))
-        kept: list[torch.Tensor] = []
         for tile in tiles:
             queries, keys, values = _gather(q, k, v, tile)
             result = torch.empty_like(queries)
             for block in _blocks(queries, tile):
                 weights = _weights(queries, keys, block, scale)
                 torch.bmm(weights, values[:, : block.seen], out=result[:, block.rows])
-                if block.rows == slice(0, queries.shape[1]):
-                    kept.append(weights)
             out[tile.index[tile.valid]] = _ungroup(result, tile, heads)[tile.valid]
-        ctx.save_for_backward(q, k, v, *kept)
+        ctx.save_for_backward(q, k, v)
         ctx.tiles, ctx.scale = tiles, scale
         return out[None]
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-        q, k, v, *kept = ctx.saved_tensors
+        q, k, v = ctx.saved_tensors
         heads, kv_heads = q.shape[1], k.shape[1]
         grad = grads[0][0].to(q.dtype)  # [N, H, D]
         d_q, d_k, d_v = (torch.zeros_like(x[0]) for x in (q, k, v))
@@ -87,8 +85,7 @@ class _PackedAttention(torch.autograd.Function):
             d_queries = torch.empty_like(queries)
             d_keys, d_values = torch.zeros_like(keys), torch.zeros_like(values)
             for block in _blocks(queries, tile):
-                whole = block.rows == slice(0, queries.shape[1])
-                weights = kept.pop(0) if whole else _weights(queries, keys, block, ctx.scale)
+                weights = _weights(queries, keys, block, ctx.scale)
                 d_rows, seen = d_out[:, block.rows], slice(0, block.seen)
                 d_values[:, seen] += weights.transpose(1, 2) @ d_rows
                 d_weights = d_rows @ values[:, seen].transpose(1, 2)
@@ -119,16 +116,23 @@ class _Block:
 def _blocks(queries: torch.Tensor, tile: Tile) -> Iterator[_Block]:
     """A tile's queries a block at a time: all at once if there are few, else QUERIES positions."""
     width = tile.index.shape[1]
-    share = queries.shape[1] // width
+    if width > QUERIES:
+        for start in range(0, width, QUERIES):
+            yield _block(queries, tile, start, min(start + QUERIES, width))
+    else:
+        tile.whole = tile.whole or _block(queries, tile, 0, width)
+        yield tile.whole
+
+
+def _block(queries: torch.Tensor, tile: Tile, start: int, stop: int) -> _Block:
+    share = queries.shape[1] // tile.index.shape[1]
     prefix = tile.prefix.stop - tile.prefix.start
-    for start in range(0, width, QUERIES):
-        stop = min(start + QUERIES, width)
-        row = torch.arange(start, stop, device=queries.device)
-        hidden = torch.arange(prefix + stop, device=queries.device) - prefix > row[:, None]
-        mask = queries.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
-        if share > 1:
-            mask = mask.repeat_interleave(share, 0)
-        yield _Block(slice(start * share, stop * share), prefix + stop, mask)
+    row = torch.arange(start, stop, device=queries.device)
+    hidden = torch.arange(prefix + stop, device=queries.device) - prefix > row[:, None]
+    mask = queries.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
+    if share > 1:
+        mask = mask.repeat_interleave(share, 0)
+    return _Block(slice(start * share, stop * share), prefix + stop, mask)
 
 
 def _weights(

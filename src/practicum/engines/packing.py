@@ -12,7 +12,7 @@ import torch
 from practicum.core import Sample
 from practicum.engines.packed_attention import Tile, packed_attention
 
-ROWS = 4  # samples padded to a common length for attention
+ROWS = 8  # samples padded to a common length for attention
 LEAST_SHARED = 16  # tokens; sharing fewer is not worth the bookkeeping
 
 
@@ -83,11 +83,16 @@ def bundles(samples: Sequence[Sample], budget: int) -> list[Bundle]:
         if not prefix_tokens:
             made += [Bundle(0, [sample]) for sample in members]
             continue
-        bundle = Bundle(len(prefix_tokens))
-        for sample in sorted(members, key=lambda s: len(s.tokens)):
-            if bundle.samples and bundle.tokens + len(sample.tokens) - bundle.prefix > budget:
+        prefix, members = len(prefix_tokens), sorted(members, key=lambda s: len(s.tokens))
+        rests = sum(len(sample.tokens) - prefix for sample in members)
+        even = -(-rests // max(1, -(-rests // max(1, budget - prefix))))  # as few, but of one size
+        bundle = Bundle(prefix)
+        for sample in members:
+            rest = len(sample.tokens) - prefix
+            full = bundle.tokens + rest > budget or bundle.tokens - prefix + rest / 2 > even
+            if bundle.samples and full:
                 made.append(bundle)
-                bundle = Bundle(len(prefix_tokens))
+                bundle = Bundle(prefix)
             bundle.samples.append(sample)
         made.append(bundle)
     return made

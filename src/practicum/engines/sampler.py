@@ -7,11 +7,11 @@ computed once; what a row has computed is kept until it is released or the weigh
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.nn.functional import linear
 
 from practicum.core import EngineError, Stop
 from practicum.engines.attention import load_model
@@ -19,7 +19,9 @@ from practicum.engines.contract import Completion, Prompt, Weights
 from practicum.engines.head import fast_fp32_matmul
 from practicum.engines.kv import Prefixes, Wave
 from practicum.engines.memory import release_freed_memory
+from practicum.engines.streams import Streams
 
+HEAD_ROWS = 4096  # rows of the head at a time, which oneDNN copies into bf16
 PREFILL_TOKENS = 4096  # padded tokens of one forward pass over prompts
 
 
@@ -31,12 +33,6 @@ class _Row:
     prefixes: Prefixes
     owner: int
     suffix: torch.Tensor  # [layers, 2, Hkv, n, D]
-
-
-def _one_thread() -> None:
-    """Each stream computes on one thread: decoding is many small operations, which do not share."""
-    torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
 
 
 def uniform(noise: str, position: int) -> float:
@@ -67,22 +63,20 @@ class LocalSampler:
         self.stop_ids = frozenset(stop_ids)
         self.max_rows = max_rows
         self.fast = dtype != "float32"
-        self.head = self.model.get_output_embeddings().weight.float()
+        self.hidden_size = self.model.get_output_embeddings().weight.shape[1]
         self._rows: dict[str, _Row] = {}
-        count = streams or (max(1, torch.get_num_threads()) if device == "cpu" else 1)
-        self._streams = ThreadPoolExecutor(count, "decode", _one_thread if count > 1 else None)
+        self._streams = Streams(streams or (torch.get_num_threads() if device == "cpu" else 1))
 
     @torch.no_grad()
     def load(self, weights: Weights) -> None:
-        """Take new weights; everything kept from older ones is dropped."""
-        self._rows.clear()
+        """Take new weights, without a copy where they have the sampler's dtype; see `Sampler`."""
         own = dict(self.model.named_parameters())
-        if own.keys() != weights.tensors.keys():
-            odd = sorted(own.keys() ^ weights.tensors.keys())[:3]
-            raise EngineError(f"the weights do not fit the sampler's model: {odd} ...")
+        sizes = {name: tensor.shape for name, tensor in weights.tensors.items()}
+        if odd := {n: p.shape for n, p in own.items()}.items() ^ sizes.items():
+            raise EngineError(f"the weights do not fit the sampler's model: {sorted(odd)[:3]} ...")
+        self._rows.clear()
         for name, parameter in own.items():
-            parameter.copy_(weights.tensors[name])
-        self.head = self.model.get_output_embeddings().weight.float()
+            parameter.data = weights.tensors[name].to(parameter.device, parameter.dtype)
         self.digest = weights.digest
 
     def release(self, rows: Iterable[str]) -> None:
@@ -109,26 +103,21 @@ class LocalSampler:
             if on_done:
                 on_done(index, completion)
 
-        with fast_fp32_matmul(self.fast):  # set for all streams: it is one setting of the process
-            running = [
-                self._streams.submit(
-                    self._decode,
-                    prompts[lo : lo + self.max_rows],
-                    lo,
-                    temperature,
-                    list(banned),
-                    finish,
-                )
-                for lo in range(0, len(prompts), self.max_rows)
-            ]
-            for stream in running:
-                stream.result()
+        head = self.model.get_output_embeddings().weight.float()
+
+        def decode(base: int) -> None:
+            rows = prompts[base : base + self.max_rows]
+            self._decode(head, rows, base, temperature, list(banned), finish)
+
+        with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
+            self._streams.run(decode, range(0, len(prompts), self.max_rows))
         release_freed_memory()
         return [done[index] for index in range(len(prompts))]
 
     @torch.no_grad()
     def _decode(
         self,
+        head: torch.Tensor,
         prompts: Sequence[Prompt],
         base: int,
         temperature: float,
@@ -142,7 +131,7 @@ class LocalSampler:
         over: set[int] = set()
         while True:
             draws = [uniform(prompts[i].noise, len(ids[i])) for i in live]
-            tokens, lps = self._draw(hidden, temperature, draws, banned)
+            tokens, lps = self._draw(hidden, head, temperature, draws, banned)
             for row, i in enumerate(live):
                 if i in over:
                     continue
@@ -166,10 +155,16 @@ class LocalSampler:
             hidden = wave.forward(feed, torch.ones(len(live), dtype=torch.long))
 
     def _draw(
-        self, hidden: torch.Tensor, temperature: float, draws: list[float], banned: list[int]
+        self,
+        hidden: torch.Tensor,
+        head: torch.Tensor,
+        temperature: float,
+        draws: list[float],
+        banned: list[int],
     ) -> tuple[list[int], list[float]]:
         """Tokens by inverse CDF at the given uniform numbers, with their log-probabilities."""
-        logits = hidden.float() @ self.head.t()
+        hidden = hidden.float()
+        logits = torch.cat([linear(hidden, block) for block in head.split(HEAD_ROWS)], -1)
         if banned:
             logits[:, banned] = float("-inf")
         if temperature > 0:
@@ -213,7 +208,7 @@ class LocalSampler:
             wave.lengths[row] = length
         wave.keep(torch.arange(len(prompts)))
         hidden = torch.empty(
-            (len(prompts), self.head.shape[1]), dtype=self.model.dtype, device=self.model.device
+            (len(prompts), self.hidden_size), dtype=self.model.dtype, device=self.model.device
         )
         for row, prompt in enumerate(prompts):
             if not any(row == r for r, _ in kept):
@@ -234,14 +229,14 @@ class LocalSampler:
     def _compute_prefixes(
         self, prompts: list[tuple[int, ...]]
     ) -> tuple[Prefixes | None, torch.Tensor]:
-        hidden = torch.empty((0, self.head.shape[1]), dtype=self.model.dtype)
+        hidden = torch.empty((0, self.hidden_size), dtype=self.model.dtype)
         if not prompts:
             return None, hidden
         width = max(map(len, prompts))
         wave = Wave(self.model, len(prompts), width=width)
         rows = list(enumerate(prompts))
         hidden = torch.empty(
-            (len(prompts), self.head.shape[1]), dtype=self.model.dtype, device=self.model.device
+            (len(prompts), self.hidden_size), dtype=self.model.dtype, device=self.model.device
         )
         self._extend(wave, rows, hidden)
         return Prefixes(wave.slab, wave.lengths.clone()), hidden

@@ -1,12 +1,16 @@
 """The local trainer: fp32 master weights, bf16 arithmetic, blind to algorithms.
 
-A batch goes through in micro-batches of bounded size. Losses are divided by the token counts of the
+The model holds the weights rounded to bf16; masters, gradients and optimiser are fp32 beside it. A
+batch goes through in micro-batches of bounded size. Losses are divided by the token counts of the
 whole batch, so that neither packing nor the size of a micro-batch changes the gradient.
 """
 
+import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import torch
@@ -16,20 +20,14 @@ from safetensors.torch import load_file, save_file
 from practicum.core import EngineError, Sample, StoreError
 from practicum.engines.attention import load_model
 from practicum.engines.contract import TokenLoss, Weights
-from practicum.engines.head import token_logprobs
+from practicum.engines.head import fast_fp32_matmul, token_logprobs
+from practicum.engines.lora import LoRASettings, add_lora, merged
 from practicum.engines.memory import release_freed_memory
 from practicum.engines.packing import Packed, micro_batches
+from practicum.engines.streams import Streams
 from practicum.models.digest import digest
 
-
-class LoRASettings(BaseModel):
-    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) instead of all weights."""
-
-    model_config = ConfigDict(extra="forbid")
-    rank: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
-    rank_stabilised: bool = False  # scale by alpha / sqrt(rank), arXiv 2312.03732
-    targets: Literal["all-linear"] | list[str] = "all-linear"
+MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state beside the number of steps
 
 
 class TrainerSettings(BaseModel):
@@ -37,7 +35,8 @@ class TrainerSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # arithmetic; master weights are fp32
-    micro_batch_tokens: int = Field(1024, ge=1)  # packed tokens of one forward and backward pass
+    micro_batch_tokens: int = Field(512, ge=1)  # packed tokens of one forward and backward pass
+    streams: int = Field(2, ge=1)  # micro-batches at once on a CPU, which share its threads
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -50,11 +49,34 @@ class LocalTrainer:
 
     def __init__(self, folder: Path, settings: TrainerSettings, *, device: str = "cpu") -> None:
         self.settings, self.device = settings, device
+        self.dtype = getattr(torch, settings.dtype)
+        self.fast = settings.dtype != "float32"
+        self._streams = Streams(settings.streams if device == "cpu" else 1)
+        self._rows: list[tuple[str, torch.Tensor]] = []
         self.model = load_model(folder, torch.float32, device).train()
-        self.adapted = _add_lora(self.model, settings.lora) if settings.lora else None
-        self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if settings.lora:
+            add_lora(self.model, settings.lora)
+        self.model.get_input_embeddings().sparse = True  # few rows of it have a gradient
+        named = dict(self.model.named_parameters())
+        trained = {name: p.data for name, p in named.items() if p.requires_grad}
+        self.shapes = {name: tensor.shape for name, tensor in trained.items()}
+        # All that is trained lies in one block of memory: it comes and goes as a whole.
+        self.flat = torch.nn.Parameter(torch.cat([t.flatten() for t in trained.values()]))
+        self.masters = {name: p.data for name, p in named.items()} | self._views(self.flat.data)
+        self.gradient: dict[str, torch.Tensor] = {}  # in fp32; empty before the first batch
+        head = self.model.get_output_embeddings().weight
+        (self.head,) = (name for name, parameter in named.items() if parameter is head)
+        self._models = [self.model, *(_double(self.model) for _ in range(1, self._streams.count))]
+        self._idle: SimpleQueue[Any] = SimpleQueue()
+        for model in self._models:
+            self._idle.put(model)
+            for name in trained:
+                add = partial(self._add_gradient, name)
+                model.get_parameter(name).register_post_accumulate_grad_hook(add)
+        self._give({n: t.to(self.dtype) for n, t in self.masters.items() if n not in trained})
+        self._give_rounded()
         self.optimizer = torch.optim.AdamW(
-            list(self.trained.values()),
+            [self.flat],
             lr=0.0,
             betas=settings.betas,
             eps=settings.eps,
@@ -69,118 +91,191 @@ class LocalTrainer:
             "rl": sum(sum(s.rl_weight) for s in batch),
             "ce": sum(sum(s.ce_weight) for s in batch),
         }
-        totals: dict[str, float] = {}
 
-        def add(name: str, values: torch.Tensor, weight: torch.Tensor, kind: str) -> None:
-            share = float((values.detach() * weight).sum()) / counts[kind]
-            totals[name] = totals.get(name, 0.0) + share
-
-        for packed, logprobs, entropy in self._forward(batch):
+        def backward(model: Any, packed: Packed) -> dict[str, float]:
+            logprobs, entropy = self._logprobs(model, packed)
             total = torch.zeros((), device=self.device)
+            sums: dict[str, torch.Tensor] = {}
             if counts["rl"]:
+                weight = packed.rl_weight / counts["rl"]
                 losses, metrics = loss(logprobs, packed.logprobs, packed.advantage)
-                total = total + (losses * packed.rl_weight).sum() / counts["rl"]
+                total = total + (losses * weight).sum()
                 for name, values in {**metrics, "entropy": entropy, "loss": losses}.items():
-                    add(name, values, packed.rl_weight, "rl")
+                    sums[name] = (values.detach() * weight).sum()
             if counts["ce"]:
-                total = total - (logprobs * packed.ce_weight).sum() / counts["ce"]
-                add("nll", -logprobs, packed.ce_weight, "ce")
+                nll = -(logprobs * packed.ce_weight).sum() / counts["ce"]
+                total = total + nll
+                sums["nll"] = nll.detach()
             total.backward()
+            return {name: float(value) for name, value in sums.items()}
+
+        if self.flat.grad is None:
+            self.flat.grad = torch.zeros_like(self.flat)
+            self.gradient = self._views(self.flat.grad)
+        totals: dict[str, float] = {}
+        for sums in self._each(batch, backward):
+            for name, value in sums.items():
+                totals[name] = totals.get(name, 0.0) + value
+        for name, grad in self._rows:
+            self.gradient[name].index_add_(0, grad._indices()[0], grad._values().float())
+        self._rows.clear()
+        release_freed_memory()
         return {**totals, "rl_tokens": counts["rl"], "ce_tokens": counts["ce"]}
 
-    @torch.no_grad()
     def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:
         """Mean cross-entropy over the tokens with `ce_weight`."""
-        total = count = 0.0
-        for packed, logprobs, _ in self._forward(batch):
-            total -= float((logprobs * packed.ce_weight).sum())
-            count += float(packed.ce_weight.sum())
+        count = sum(sum(s.ce_weight) for s in batch)
         if not count:
             raise EngineError("nothing to evaluate: no token has cross-entropy weight")
-        return {"nll": total / count, "tokens": count}
 
-    def _forward(
-        self, batch: Sequence[Sample]
-    ) -> Iterator[tuple[Packed, torch.Tensor, torch.Tensor]]:
-        fast = self.settings.dtype != "float32"
-        decoder = self.model.get_decoder()
-        head = self.model.get_output_embeddings().weight
-        for bundles in micro_batches(batch, self.settings.micro_batch_tokens):
-            packed = Packed(bundles, self.device)
-            if not len(packed.target):
-                continue
-            with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=fast):
-                hidden = decoder(
-                    input_ids=packed.ids,
-                    position_ids=packed.positions,
-                    use_cache=False,
-                    plan=packed,
-                ).last_hidden_state[0]
-            logprobs, entropy = token_logprobs(
-                hidden[packed.source], head, packed.target, packed.temperature, fast=fast
-            )
-            yield packed, logprobs, entropy
+        @torch.no_grad()
+        def nll(model: Any, packed: Packed) -> float:
+            return -float((self._logprobs(model, packed)[0] * packed.ce_weight).sum())
 
+        return {"nll": sum(self._each(batch, nll)) / count, "tokens": count}
+
+    def _each(self, batch: Sequence[Sample], work: Callable[[Any, Packed], Any]) -> list[Any]:
+        """What `work` says of each micro-batch, in their order; several are at work at once."""
+        packs = [
+            Packed(bundles, self.device)
+            for bundles in micro_batches(batch, self.settings.micro_batch_tokens)
+        ]
+
+        def with_a_model(packed: Packed) -> Any:
+            model = self._idle.get()
+            try:
+                return work(model, packed)
+            finally:
+                self._idle.put(model)
+
+        with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
+            return self._streams.run(with_a_model, [p for p in packs if len(p.target)])
+
+    def _logprobs(self, model: Any, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = model.get_decoder()(
+            input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
+        ).last_hidden_state[0]
+        return token_logprobs(
+            hidden[packed.source],
+            self.masters[self.head],
+            packed.target,
+            packed.temperature,
+            fast=self.fast,
+            gradient=self.gradient.get(self.head),
+            turn=self._streams.turn,
+        )
+
+    def _add_gradient(self, name: str, parameter: torch.nn.Parameter) -> None:
+        """Add a parameter's gradient to that of its fp32 master, and drop it."""
+        grad, parameter.grad = parameter.grad, None
+        assert grad is not None
+        with self._streams.turn(name), torch.no_grad():
+            if grad.is_sparse:  # the embedding's, kept apart: the head may share its table
+                self._rows.append((name, grad))
+            else:
+                self.gradient[name] += grad
+
+    @torch.no_grad()
     def step(self, learning_rate: float) -> dict[str, float]:
         """Clip, apply and clear the gradient; one that is not finite is dropped (`skipped` 1)."""
-        parameters = list(self.trained.values())
-        norm = torch.nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm)
+        norm = torch.nn.utils.clip_grad_norm_([self.flat], self.settings.max_grad_norm)
         finite = bool(torch.isfinite(norm))
         if finite:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
             self.steps += 1
-        self.optimizer.zero_grad(set_to_none=False)
+            self._give_rounded()
+        self.flat.grad, self.gradient = None, {}
         release_freed_memory()
         return {"grad_norm": float(norm), "skipped": float(not finite), "lr": learning_rate}
 
+    def _views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts of a block like `self.flat`, by name."""
+        parts = flat.split([shape.numel() for shape in self.shapes.values()])
+        return {n: part.view(s) for (n, s), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def _give(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Let the models compute with these."""
+        for model in self._models:
+            for name, tensor in tensors.items():
+                model.get_parameter(name).data = tensor
+
+    def _give_rounded(self) -> None:
+        """The trained masters as they are now, in new memory: what was published stays."""
+        self._give(self._views(self.flat.data.to(self.dtype)))
+
     @torch.no_grad()
     def publish(self) -> Weights:
-        """The merged fp32 weights, by the names that a model without adapters has."""
-        tensors = {n: p.detach() for n, p in self.model.named_parameters()}
-        if self.adapted is not None:
-            tensors = _merged(self.model)
-        return Weights(digest(tensors), tensors)
+        """The merged weights by the names that a model without adapters has.
+
+        The digest is that of the masters; the tensors are in the dtype of the model's arithmetic
+        and shared with it, so that a sampler in this process needs no copy.
+        """
+        masters = self._merged()
+        if self.settings.lora or self.dtype == torch.float32:
+            tensors = {name: tensor.to(self.dtype, copy=True) for name, tensor in masters.items()}
+            return Weights(digest(masters), tensors)
+        return Weights(digest(masters), {n: p.data for n, p in self.model.named_parameters()})
+
+    def _merged(self) -> dict[str, torch.Tensor]:
+        """The fp32 weights by plain names, each adapted layer's update added to its base."""
+        if not self.settings.lora:
+            return self.masters
+        rounded = {name: parameter.data for name, parameter in self.model.named_parameters()}
+        self._give(self.masters)
+        try:
+            return merged(self.model)
+        finally:
+            self._give(rounded)
 
     def save(self, folder: Path) -> None:
         """Trained weights and optimiser state as safetensors."""
-        state: dict[str, torch.Tensor] = {}
-        for name, parameter in self.trained.items():
-            state[f"weight:{name}"] = parameter.detach()
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                state[f"{key}:{name}"] = value
-        save_file({n: t.contiguous() for n, t in state.items()}, folder / "trainer.safetensors")
+        state = {f"weight:{name}": self.masters[name] for name in self.shapes}
+        kept = self.optimizer.state.get(self.flat, {})
+        for key in MOMENTS if kept else ():
+            state |= {f"{key}:{name}": view for name, view in self._views(kept[key]).items()}
+        save_file(state, folder / "trainer.safetensors")
         (folder / "trainer.json").write_text(json.dumps({"steps": self.steps}))
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote. Raises StoreError when it does not fit this model."""
         state = load_file(folder / "trainer.safetensors")
-        wanted = {f"weight:{name}" for name in self.trained}
-        if wanted != {name for name in state if name.startswith("weight:")}:
+        found = {name: t.shape for name, t in state.items() if name.startswith("weight:")}
+        if found != {f"weight:{name}": shape for name, shape in self.shapes.items()}:
             raise StoreError(
                 f"the checkpoint in {folder} is of another model or another LoRA setting; resume "
                 "with the recipe it was made with"
             )
-        for name, parameter in self.trained.items():
-            parameter.copy_(state[f"weight:{name}"])
-            kept = {
-                key: state[f"{key}:{name}"].clone()
-                for key in ("step", "exp_avg", "exp_avg_sq")
-                if f"{key}:{name}" in state
-            }
-            if kept:
-                self.optimizer.state[parameter] = kept
         self.steps = json.loads((folder / "trainer.json").read_text())["steps"]
+        for name in self.shapes:
+            self.masters[name].copy_(state[f"weight:{name}"])
+        if self.steps:
+            kept = {key: torch.zeros_like(self.flat) for key in MOMENTS}
+            for key, flat in kept.items():
+                for name, view in self._views(flat).items():
+                    view.copy_(state[f"{key}:{name}"])
+            self.optimizer.state[self.flat] = {"step": torch.tensor(float(self.steps)), **kept}
+        self._give_rounded()
 
     def export(self, folder: Path) -> None:
         """The merged weights as a model folder that transformers and vLLM can load."""
         config = self.model.config
-        weights = {n: t.contiguous() for n, t in self.publish().tensors.items()}
+        with torch.no_grad():
+            weights = self._merged()
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(folder)
+
+
+def _double(model: Any) -> Any:
+    """The same model on the same memory, whose gradients are its own: for another thread."""
+    shared = {
+        id(parameter): torch.nn.Parameter(parameter.data, parameter.requires_grad)
+        for parameter in model.parameters()
+    }
+    return copy.deepcopy(model, shared)
 
 
 def read_weights(folder: Path) -> Weights:
@@ -188,42 +283,3 @@ def read_weights(folder: Path) -> Weights:
     model = load_model(folder, torch.float32)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
     return Weights(digest(tensors), tensors)
-
-
-def _add_lora(model: Any, settings: LoRASettings) -> Any:
-    """Put adapters into the model in place; only they are trained."""
-    from peft import LoraConfig, inject_adapter_in_model
-
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        use_rslora=settings.rank_stabilised,
-        target_modules=settings.targets,
-        task_type="CAUSAL_LM",
-    )
-    try:
-        adapted = inject_adapter_in_model(config, model)
-    except ValueError as error:
-        raise EngineError(f"cannot add LoRA adapters: {error}") from error
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    return adapted
-
-
-def _merged(model: Any) -> dict[str, torch.Tensor]:
-    """Weights by plain names, each adapted layer's update added to its base."""
-    from peft.tuners.lora import LoraLayer
-
-    merged: dict[str, torch.Tensor] = {}
-    layers: dict[str, Any] = {
-        name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)
-    }
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            continue
-        owner = name.partition(".base_layer.")[0]
-        value = parameter.detach()
-        if ".base_layer." in name and owner in layers and name.endswith("weight"):
-            value = value + layers[owner].get_delta_weight("default")
-        merged[name.replace(".base_layer.", ".")] = value
-    return merged

@@ -1,0 +1,57 @@
+"""Low-rank adapters: put into a model, and merged out of it again."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from practicum.core import EngineError
+
+
+class LoRASettings(BaseModel):
+    """Low-rank adapters (Hu et al. 2021, arXiv 2106.09685) instead of all weights."""
+
+    model_config = ConfigDict(extra="forbid")
+    rank: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    rank_stabilised: bool = False  # scale by alpha / sqrt(rank), arXiv 2312.03732
+    targets: Literal["all-linear"] | list[str] = "all-linear"
+
+
+def add_lora(model: Any, settings: LoRASettings) -> Any:
+    """Put adapters into the model in place; only they are trained."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        use_rslora=settings.rank_stabilised,
+        target_modules=settings.targets,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        adapted = inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise EngineError(f"cannot add LoRA adapters: {error}") from error
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return adapted
+
+
+def merged(model: Any) -> dict[str, torch.Tensor]:
+    """Weights by plain names, each adapted layer's update added to its base."""
+    from peft.tuners.lora import LoraLayer
+
+    tensors: dict[str, torch.Tensor] = {}
+    layers: dict[str, Any] = {
+        name: m for name, m in model.named_modules() if isinstance(m, LoraLayer)
+    }
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            continue
+        owner = name.partition(".base_layer.")[0]
+        value = parameter.detach()
+        if ".base_layer." in name and owner in layers and name.endswith("weight"):
+            value = value + layers[owner].get_delta_weight("default")
+        tensors[name.replace(".base_layer.", ".")] = value
+    return tensors
