@@ -1,11 +1,14 @@
 """The stages on a real trainer: early stopping, resuming, and the check that data is on-policy."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from practicum.core import (
+    EngineError,
     Episode,
     Group,
     Message,
@@ -229,3 +232,19 @@ def test_a_spoilt_checkpoint_is_never_trained_from(tiny: Path, tmp_path: Path) -
     path.write_bytes(data)
     with pytest.raises(StoreError, match="corrupt"):
         practised(tmp_path / "run", tiny)
+
+
+def test_a_validation_loss_that_is_no_number_ends_the_run_with_advice(
+    tiny: Path, tmp_path: Path
+) -> None:
+    spoilt = shutil.copytree(tiny, tmp_path / "spoilt")
+    weights = load_file(spoilt / "model.safetensors")
+    weights["model.norm.weight"][0] = float("nan")
+    save_file(weights, spoilt / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(EngineError, match=r"validation loss of sft is nan .* lower its learning"):
+        taught(tmp_path / "run", spoilt, settings())
+
+
+def test_a_validation_loss_that_stands_still_ends_the_stage(tiny: Path, tmp_path: Path) -> None:
+    _, epochs = taught(tmp_path / "run", tiny, settings(learning_rate=1e-30))
+    assert len(epochs) == 2

@@ -1,10 +1,12 @@
 """RMS norms and gated units in one operation each, which keep their inputs only for the gradient.
 
 What the textbook form stores in between (in fp32, some of it) is made again in the backward pass,
-as Liger Kernel does on GPUs (arXiv 2410.10989). Models are changed in place, module by module; a
-module of another kind stays as it is.
+as Liger Kernel does on GPUs (arXiv 2410.10989). So are their results, which the projections behind
+them would keep. Models are changed in place, module by module; another kind stays as it is.
 """
 
+import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,42 +14,87 @@ import torch
 from torch.nn.functional import rms_norm, silu
 from transformers.activations import SiLUActivation
 
+LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 NORMS = ("LlamaRMSNorm", "MistralRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm")
 GATED = ("LlamaMLP", "MistralMLP", "Qwen2MLP", "Qwen3MLP")
 
 
 def fuse(model: Any) -> None:
-    """Replace the forward pass of every RMS norm and SiLU-gated MLP that is known here."""
+    """Replace the forward pass of every RMS norm, SiLU-gated MLP and layer that is known here."""
     for module in model.modules():
         name = type(module).__name__
         if name in NORMS:
             module.forward = partial(_norm, module)
         elif name in GATED and isinstance(module.act_fn, SiLUActivation):
             module.forward = partial(_gated, module)
+        elif name in LAYERS:
+            module.forward = partial(_layer, module)
+
+
+class _Cheap:
+    """A result that is made again when the backward pass asks for it, instead of being kept."""
+
+    def __init__(self, result: torch.Tensor, make: Callable[[], torch.Tensor]) -> None:
+        self.result: torch.Tensor | None = result
+        self.make = make
+
+    def again(self) -> torch.Tensor:
+        """The result, made once for all that ask."""
+        if self.result is None:
+            with torch.no_grad():
+                self.result = self.make()
+        return self.result
+
+
+class _Layer(threading.local):
+    cheap: dict[int, _Cheap] | None = None  # address of the result; of the layer being computed
+
+
+_current = _Layer()
+
+
+def _layer(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """A layer's own forward pass, in which cheap results are not kept."""
+    if not torch.is_grad_enabled():
+        return type(module).forward(module, *args, **kwargs)
+    cheap = _current.cheap = {}
+
+    def keep(tensor: torch.Tensor) -> Any:
+        found = cheap.get(tensor.data_ptr())
+        return tensor if found is None else (found, tensor.shape)
+
+    def give(kept: Any) -> torch.Tensor:
+        return kept if isinstance(kept, torch.Tensor) else kept[0].again().view(kept[1])
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(keep, give):
+            return type(module).forward(module, *args, **kwargs)
+    finally:  # until here the results are held, so that no other tensor can have their address
+        for item in cheap.values():
+            item.result = None
+        _current.cheap = None
+
+
+def _is_cheap(result: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    if _current.cheap is not None:
+        _current.cheap[result.data_ptr()] = _Cheap(result.detach(), make)
+    return result
 
 
 def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-    if torch.is_grad_enabled():
-        return _RMSNorm.apply(hidden, module.weight, module.variance_epsilon)  # type: ignore[return-value]
-    return rms_norm(hidden, module.weight.shape, module.weight, module.variance_epsilon)
+    weight, eps = module.weight, module.variance_epsilon
+    if not torch.is_grad_enabled():
+        return rms_norm(hidden, weight.shape, weight, eps)
+    inputs = (hidden.detach(), weight.shape, weight.detach(), eps)
+    return _is_cheap(_RMSNorm.apply(hidden, weight, eps), lambda: rms_norm(*inputs))
 
 
 def _gated(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     gate, up = module.gate_proj(hidden), module.up_proj(hidden)
     if not torch.is_grad_enabled():
         return module.down_proj(silu(gate, inplace=True).mul_(up))
-    product = _SwiGLU.apply(gate, up)
-    assert isinstance(product, torch.Tensor)
-    place, inputs = product.data_ptr(), (gate.detach(), up.detach())
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor | torch.Size:
-        return tensor.shape if tensor.data_ptr() == place else tensor
-
-    def make(kept: torch.Tensor | torch.Size) -> torch.Tensor:
-        return kept if isinstance(kept, torch.Tensor) else _swiglu(*inputs).view(kept)
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, make):
-        return module.down_proj(product)
+    inputs = (gate.detach(), up.detach())
+    return module.down_proj(_is_cheap(_SwiGLU.apply(gate, up), lambda: _swiglu(*inputs)))
 
 
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -98,7 +98,10 @@ class SamplerPolicy:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._waiting[key] = (prompt, future)
         self._start_if_ready()
-        return await future
+        try:
+            return await future
+        finally:  # a cancelled request is asked for no longer
+            self._waiting.pop(key, None)
 
     def _start_if_ready(self) -> None:
         ready = self._waiting and self._waiting.keys() >= self._order.keys()

@@ -1,5 +1,6 @@
 """Supervised fine-tuning on a fixed set of demonstrations, until validation loss stops falling."""
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from practicum.core import Sample, content_hash
+from practicum.core import EngineError, Sample, content_hash
 from practicum.engines.packing import share_prefixes
 from practicum.learn.losses import clip
 from practicum.learn.stage import Stage, warmup
@@ -52,8 +53,13 @@ def sft(
             step += 1
         epoch += 1
         validation = stage.trainer.evaluate(held_out)["nll"]
+        if not math.isfinite(validation):
+            raise EngineError(
+                f"the validation loss of {stage.name} is {validation} after epoch {epoch}: lower "
+                "its learning_rate and start a new run"
+            )
         stage.metric(step - 1, {"epoch": epoch, "val_nll": validation})
-        stopped = validation > best * (1 - settings.min_improvement)
+        stopped = validation >= best * (1 - settings.min_improvement)
         if validation < best:
             best_step, best = step, validation
         stage.save(
