@@ -1,6 +1,8 @@
 """Gradients are those of the plain model, however a batch is laid out; weights survive a stop."""
 
+import gc
 import random
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -343,6 +345,29 @@ def test_lora_trains_adapters_only_and_publishes_them_merged(sharp: Path, tmp_pa
     plain = -sum(float(logprobs[t - 1, one.tokens[t]]) for t in own) / len(own)
     assert nll == pytest.approx(plain, rel=1e-4)
     assert nll != pytest.approx(LocalTrainer(sharp, FP32).evaluate([one])["nll"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"), [(["lm_head"], "head cannot have"), (["nowhere"], "cannot add LoRA")]
+)
+def test_adapters_that_cannot_be_are_refused(sharp: Path, targets: list[str], said: str) -> None:
+    with pytest.raises(EngineError, match=said):
+        LocalTrainer(sharp, TrainerSettings(lora=LoRASettings(targets=targets)))
+
+
+def test_a_trainer_that_is_done_with_leaves_the_memory(sharp: Path) -> None:
+    trainer = LocalTrainer(sharp, TrainerSettings())
+    trainer.forward_backward(batch_of(), LOSS)
+    trainer.step(1e-3)
+    left = weakref.ref(trainer.flat)
+    del trainer
+    gc.collect()
+    assert left() is None
+
+
+def test_a_step_without_a_gradient_is_refused(sharp: Path) -> None:
+    with pytest.raises(EngineError, match="call forward_backward first"):
+        LocalTrainer(sharp, FP32).step(1e-3)
 
 
 def test_an_export_is_a_folder_that_transformers_loads(sharp: Path, tmp_path: Path) -> None:

@@ -226,7 +226,7 @@ def test_a_spoilt_checkpoint_is_never_trained_from(tiny: Path, tmp_path: Path) -
     practised(tmp_path / "run", tiny)
     newest = checkpoint.latest(tmp_path / "run" / "checkpoints")
     assert newest is not None
-    path = newest / "trainer.safetensors"
+    path = newest / "weights.safetensors"
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)

@@ -18,9 +18,13 @@ class LoRASettings(BaseModel):
     targets: Literal["all-linear"] | list[str] = "all-linear"
 
 
-def add_lora(model: Any, settings: LoRASettings) -> Any:
-    """Put adapters into the model in place; only they are trained."""
+def add_lora(model: Any, settings: LoRASettings) -> None:
+    """Put adapters into the model in place; only they are trained.
+
+    Raises EngineError for targets that the model lacks, and for its head, which is computed apart.
+    """
     from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.lora import LoraLayer
 
     config = LoraConfig(
         r=settings.rank,
@@ -30,12 +34,13 @@ def add_lora(model: Any, settings: LoRASettings) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        adapted = inject_adapter_in_model(config, model)
+        inject_adapter_in_model(config, model)
     except ValueError as error:
         raise EngineError(f"cannot add LoRA adapters: {error}") from error
+    if isinstance(model.get_output_embeddings(), LoraLayer):
+        raise EngineError("the head cannot have LoRA adapters: leave it out of lora.targets")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
-    return adapted
 
 
 def merged(model: Any) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ whole batch, so that neither packing nor the size of a micro-batch changes the g
 
 import copy
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,8 +72,8 @@ class LocalTrainer:
         for model in self._models:
             self._idle.put(model)
             for name in trained:
-                add = partial(self._add_gradient, name)
-                model.get_parameter(name).register_post_accumulate_grad_hook(add)
+                hook = partial(_add_gradient, weakref.ref(self), name)
+                model.get_parameter(name).register_post_accumulate_grad_hook(hook)
         self._give({n: t.to(self.dtype) for n, t in self.masters.items() if n not in trained})
         self._give_rounded()
         self.optimizer = torch.optim.AdamW(
@@ -178,6 +179,8 @@ class LocalTrainer:
     @torch.no_grad()
     def step(self, learning_rate: float) -> dict[str, float]:
         """Clip, apply and clear the gradient; one that is not finite is dropped (`skipped` 1)."""
+        if self.flat.grad is None:
+            raise EngineError("there is no gradient to apply: call forward_backward first")
         norm = torch.nn.utils.clip_grad_norm_([self.flat], self.settings.max_grad_norm)
         finite = bool(torch.isfinite(norm))
         if finite:
@@ -230,34 +233,36 @@ class LocalTrainer:
             self._give(rounded)
 
     def save(self, folder: Path) -> None:
-        """Trained weights and optimiser state as safetensors."""
-        state = {f"weight:{name}": self.masters[name] for name in self.shapes}
-        kept = self.optimizer.state.get(self.flat, {})
-        for key in MOMENTS if kept else ():
-            state |= {f"{key}:{name}": view for name, view in self._views(kept[key]).items()}
-        save_file(state, folder / "trainer.safetensors")
+        """Trained weights and optimiser state as safetensors, a file each."""
+        state = self.optimizer.state.get(self.flat, {})
+        for kind, flat in {"weights": self.flat.data, **state}.items():
+            if kind != "step":
+                save_file(self._views(flat), folder / f"{kind}.safetensors")
         (folder / "trainer.json").write_text(json.dumps({"steps": self.steps}))
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote. Raises StoreError when it does not fit this model."""
-        state = load_file(folder / "trainer.safetensors")
-        found = {name: t.shape for name, t in state.items() if name.startswith("weight:")}
-        if found != {f"weight:{name}": shape for name, shape in self.shapes.items()}:
-            raise StoreError(
-                f"the checkpoint in {folder} is of another model or another LoRA setting; resume "
-                "with the recipe it was made with"
-            )
         self.steps = json.loads((folder / "trainer.json").read_text())["steps"]
-        for name in self.shapes:
-            self.masters[name].copy_(state[f"weight:{name}"])
+        state = self.optimizer.state[self.flat]
+        state.clear()
         if self.steps:
-            kept = {key: torch.zeros_like(self.flat) for key in MOMENTS}
-            for key, flat in kept.items():
-                for name, view in self._views(flat).items():
-                    view.copy_(state[f"{key}:{name}"])
-            self.optimizer.state[self.flat] = {"step": torch.tensor(float(self.steps)), **kept}
+            state["step"] = torch.tensor(float(self.steps))
+            state |= {moment: torch.empty_like(self.flat) for moment in MOMENTS}
+        for kind, flat in {"weights": self.flat.data, **state}.items():
+            if kind != "step":
+                self._read(folder / f"{kind}.safetensors", flat)
         self._give_rounded()
+
+    def _read(self, path: Path, flat: torch.Tensor) -> None:
+        saved = load_file(path)
+        if self.shapes != {name: tensor.shape for name, tensor in saved.items()}:
+            raise StoreError(
+                f"the checkpoint in {path.parent} is of another model or another LoRA setting; "
+                "resume with the recipe it was made with"
+            )
+        for name, view in self._views(flat).items():
+            view.copy_(saved[name])
 
     def export(self, folder: Path) -> None:
         """The merged weights as a model folder that transformers and vLLM can load."""
@@ -267,6 +272,15 @@ class LocalTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         config.save_pretrained(folder)
+
+
+def _add_gradient(
+    trainer: "weakref.ref[LocalTrainer]", name: str, parameter: torch.nn.Parameter
+) -> None:
+    """The hook of a parameter. It cannot hold it: hooks are out of the collector's sight."""
+    owner = trainer()
+    assert owner is not None
+    owner._add_gradient(name, parameter)
 
 
 def _double(model: Any) -> Any:
