@@ -24,7 +24,7 @@ class Prefixes:
         """The prompts at `index`; a view when that is all of them in order."""
         if torch.equal(index, torch.arange(self.lengths.shape[0])):
             return self
-        return Prefixes(self.kv.index_select(2, index), self.lengths[index])
+        return Prefixes(self.kv.index_select(2, index.to(self.kv.device)), self.lengths[index])
 
     @staticmethod
     def join(parts: Sequence["Prefixes"]) -> "Prefixes":

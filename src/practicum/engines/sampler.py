@@ -183,23 +183,23 @@ class LocalSampler:
         """A wave whose rows hold all of their prompts but the draw, and each row's hidden state."""
         fresh = [p for p in prompts if not self._extends(p)]
         heads, hidden_of = self._compute_prefixes(list(dict.fromkeys(p.ids for p in fresh)))
-        parts: list[Prefixes] = [heads] if heads else []
-        base_of = {id(heads): 0} if heads else {}
-        count = heads.lengths.shape[0] if heads else 0
-        owners: list[int] = []
         distinct = {ids: i for i, ids in enumerate(dict.fromkeys(p.ids for p in fresh))}
-        kept: list[tuple[int, _Row]] = []
-        for row, prompt in enumerate(prompts):
-            held = self._rows.get(prompt.row) if self._extends(prompt) else None
-            if held is None:
-                owners.append(distinct[prompt.ids])
-                continue
-            if id(held.prefixes) not in base_of:
-                base_of[id(held.prefixes)] = count
-                parts.append(held.prefixes)
-                count += held.prefixes.lengths.shape[0]
-            owners.append(base_of[id(held.prefixes)] + held.owner)
-            kept.append((row, held))
+        kept = [(r, self._rows[p.row]) for r, p in enumerate(prompts) if self._extends(p)]
+        used: dict[int, tuple[Prefixes, set[int]]] = {}  # the prompts of earlier waves gone on with
+        for _, held in kept:
+            used.setdefault(id(held.prefixes), (held.prefixes, set()))[1].add(held.owner)
+        parts: list[Prefixes] = [heads] if heads else []
+        count = len(distinct)
+        place: dict[tuple[int, int], int] = {}
+        for key, (prefixes, chosen) in used.items():
+            parts.append(prefixes.select(torch.tensor(sorted(chosen))))
+            place |= {(key, owner): count + at for at, owner in enumerate(sorted(chosen))}
+            count += len(chosen)
+        rows = dict(kept)
+        owners = [
+            place[id(rows[r].prefixes), rows[r].owner] if r in rows else distinct[p.ids]
+            for r, p in enumerate(prompts)
+        ]
         most = max((held.suffix.shape[3] for _, held in kept), default=0)
         wave = Wave(self.model, len(prompts), Prefixes.join(parts), owners, most)
         for row, held in kept:
@@ -211,7 +211,7 @@ class LocalSampler:
             (len(prompts), self.hidden_size), dtype=self.model.dtype, device=self.model.device
         )
         for row, prompt in enumerate(prompts):
-            if not any(row == r for r, _ in kept):
+            if row not in rows:
                 hidden[row] = hidden_of[distinct[prompt.ids]]
         self._extend(
             wave, [(row, prompts[row].ids[len(held.tokens) :]) for row, held in kept], hidden
