@@ -31,8 +31,12 @@ def test_results_come_in_the_order_of_the_items(streams: Streams) -> None:
 
 def test_work_goes_on_side_by_side(streams: Streams) -> None:
     together = threading.Barrier(3, timeout=10)
-    assert len(set(streams.run(lambda item: (together.wait(), threading.get_ident())[1], range(3))))
-    assert not together.broken
+
+    def work(_: int) -> int:
+        together.wait()
+        return threading.get_ident()
+
+    assert len(set(streams.run(work, range(3)))) == 3
 
 
 def test_turns_are_taken_in_order_whichever_is_faster(streams: Streams) -> None:

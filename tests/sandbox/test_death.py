@@ -118,8 +118,9 @@ async def test_no_descriptor_and_no_zombie_is_left(boxes: BubblewrapBoxes) -> No
             await box.run(["sleep", "9"], seconds=0.05)
             await box.read(["."])
 
+    processes = children()
     await once()
-    descriptors, processes = len(os.listdir("/proc/self/fd")), children()
+    descriptors = len(os.listdir("/proc/self/fd"))
     await once()
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert children() == processes  # a zombie would be among them

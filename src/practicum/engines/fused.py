@@ -75,7 +75,7 @@ def _layer(module: Any, *args: Any, **kwargs: Any) -> Any:
         _current.cheap = None
 
 
-def _is_cheap(result: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+def _note_cheap(result: Any, make: Callable[[], torch.Tensor]) -> torch.Tensor:
     if _current.cheap is not None:
         _current.cheap[result.data_ptr()] = _Cheap(result.detach(), make)
     return result
@@ -86,7 +86,7 @@ def _norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     if not torch.is_grad_enabled():
         return rms_norm(hidden, weight.shape, weight, eps)
     inputs = (hidden.detach(), weight.shape, weight.detach(), eps)
-    return _is_cheap(_RMSNorm.apply(hidden, weight, eps), lambda: rms_norm(*inputs))
+    return _note_cheap(_RMSNorm.apply(hidden, weight, eps), lambda: rms_norm(*inputs))
 
 
 def _gated(module: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -94,7 +94,7 @@ def _gated(module: Any, hidden: torch.Tensor) -> torch.Tensor:
     if not torch.is_grad_enabled():
         return module.down_proj(silu(gate, inplace=True).mul_(up))
     inputs = (gate.detach(), up.detach())
-    return module.down_proj(_is_cheap(_SwiGLU.apply(gate, up), lambda: _swiglu(*inputs)))
+    return module.down_proj(_note_cheap(_SwiGLU.apply(gate, up), lambda: _swiglu(*inputs)))
 
 
 def _swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

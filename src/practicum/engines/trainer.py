@@ -277,7 +277,7 @@ class LocalTrainer:
 def _add_gradient(
     trainer: "weakref.ref[LocalTrainer]", name: str, parameter: torch.nn.Parameter
 ) -> None:
-    """The hook of a parameter. It cannot hold it: hooks are out of the collector's sight."""
+    """A parameter's hook. It must not hold the trainer: the collector cannot see into hooks."""
     owner = trainer()
     assert owner is not None
     owner._add_gradient(name, parameter)
