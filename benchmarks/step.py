@@ -114,9 +114,8 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
     rows = [(ids, f"{i}/{c}") for i, ids in enumerate(texts) for c in range(COMPLETIONS)]
     for step in range(1 + plan["steps"]):
         meter.begin()
-        prompts = [Prompt(tuple(ids), f"{step}/{row}", row, plan["tokens"]) for ids, row in rows]
+        prompts = [Prompt(tuple(ids), f"{step}/{row}", plan["tokens"]) for ids, row in rows]
         done = sampler.sample(prompts, banned=plan["stop_ids"])
-        sampler.release(row for _, row in rows)
         batch = []
         for index, (prompt, completion) in enumerate(zip(prompts, done, strict=True)):
             before, new = (0.0,) * len(prompt.ids), len(completion.ids)

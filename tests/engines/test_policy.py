@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from practicum.core import (
 )
 from practicum.domains.domain import Domain, Script
 from practicum.domains.terminal import script
-from practicum.engines.contract import Completion, Prompt
+from practicum.engines.contract import Completion, Follow, Prompt
 from practicum.engines.policy import SamplerPolicy, records
 from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import LocalTrainer, TrainerSettings, read_weights
@@ -109,11 +110,23 @@ def taught(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Noted(LocalSampler):
-    """Keeps what it was asked, batch by batch."""
+    """Keeps what each row asked, run by run."""
 
-    def sample(self, prompts: Sequence[Prompt], **rest: Any) -> list[Completion]:
-        self.__dict__.setdefault("asked", []).append(list(prompts))
-        return super().sample(prompts, **rest)
+    def sample(
+        self, prompts: Sequence[Prompt], *, follow: Follow | None = None, **rest: Any
+    ) -> list[Completion]:
+        asked = [[prompt] for prompt in prompts]
+        self.__dict__.setdefault("asked", []).append(asked)
+        assert follow is not None
+
+        def noted(row: int, said: Completion) -> Future[Prompt | None]:
+            future = follow(row, said)
+            future.add_done_callback(
+                lambda done: done.result() and asked[row].append(done.result())
+            )
+            return future
+
+        return super().sample(prompts, follow=noted, **rest)
 
 
 def policy_of(folder: Path, **rest: Any) -> SamplerPolicy:
@@ -135,27 +148,28 @@ async def practised(folder: Path, seed: int | None) -> tuple[list[Episode], list
     jobs = [Job(domain.make(s, 1), f"job-{s}-{i}") for s in (1, 2) for i in range(3)]
     episodes = await play_many(jobs, lambda _: domain, policy, boxes)
     await boxes.close()
-    return episodes, policy.sampler.asked  # type: ignore[attr-defined]
+    (asked,) = policy.sampler.asked  # type: ignore[attr-defined]
+    return episodes, asked
 
 
-async def test_batches_follow_from_what_was_said_not_from_how_fast_boxes_are(taught: Path) -> None:
+async def test_episodes_follow_from_what_was_said_not_from_how_fast_boxes_are(taught: Path) -> None:
     plain, asked = await practised(taught, None)
     ran = [e for episode in plain for e in episode.events if e.exit_code is not None]
     assert len(ran) >= 4  # the episodes do depend on boxes
-    episodes, batches = await practised(taught, 1)
+    episodes, other = await practised(taught, 1)
     assert [e.fingerprint for e in episodes] == [e.fingerprint for e in plain]
-    assert batches == asked
+    assert other == asked
 
 
 async def test_an_episode_is_one_sequence_of_the_tokens_that_were_sampled(taught: Path) -> None:
     episodes, asked = await practised(taught, None)
-    for episode in episodes:
+    for episode, prompts in zip(episodes, asked, strict=True):
         said: list[int] = []
         for turn in episode.turns:
             record = turn.record
             assert record is not None
             said += record.context
-            assert any(p.ids == tuple(said) and p.row == episode.id for b in asked for p in b)
+            assert prompts.pop(0).ids == tuple(said)
             said += record.ids
             assert len(record.logprobs) == len(record.ids)
         assert episode.sampled_tokens <= LIMITS.tokens
@@ -209,8 +223,9 @@ async def test_a_batch_waits_for_all_that_began_and_for_none_that_ended(tiny: Pa
     assert not any(task.done() for task in asking)
     await policy.end("b")
     await asyncio.wait_for(asyncio.gather(*asking), 20)
-    (batch,) = policy.sampler.asked  # type: ignore[attr-defined]
-    assert [prompt.row for prompt in batch] == ["a", "c"]  # in the order in which they began
+    (rows,) = policy.sampler.asked  # type: ignore[attr-defined]
+    began = [prompts[0].noise.split("|")[1] for prompts in rows]
+    assert began == ["a", "c"]  # in the order in which they began
 
 
 class Recited:
@@ -221,16 +236,20 @@ class Recited:
     def __init__(self, renderer: Renderer, *texts: str, cut: bool = False) -> None:
         self.renderer, self.texts, self.cut = renderer, list(texts), cut
 
-    def sample(self, prompts: Sequence[Prompt], *, temperature=1.0, on_done=None):
+    def sample(self, prompts: Sequence[Prompt], *, temperature=1.0, follow=None):
+        while True:
+            said = self.say()
+            if follow(0, said).result(timeout=20) is None:
+                return [said]
+
+    def say(self) -> Completion:
         ids = self.renderer.codec.tokenizer.encode(self.texts.pop(0), add_special_tokens=False)
         stop = Stop.LENGTH if self.cut else Stop.END
         ids += [] if self.cut else [self.renderer.end_id]
-        said = Completion(tuple(ids), (0.0,) * len(ids), stop, self.digest)
-        on_done(0, said)
-        return [said]
+        return Completion(tuple(ids), (0.0,) * len(ids), stop, self.digest)
 
     def load(self, weights: Any) -> None: ...
-    def release(self, rows: Any) -> None: ...
+    def stop(self) -> None: ...
 
 
 TOUCH = "<tool_call>shell\n<command>touch {}</command>\n</tool_call>"

@@ -1,7 +1,13 @@
 """The sampler's tokens and log-probabilities are those of the plain model, however it is asked."""
 
+import itertools
 import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +16,8 @@ from plain_model import plain_logprobs
 
 from practicum.core import EngineError, Stop
 from practicum.engines.contract import Completion, Prompt, Weights
-from practicum.engines.sampler import LocalSampler, uniform
+from practicum.engines.kv import Wave
+from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import read_weights
 from practicum.models.digest import digest
 
@@ -26,10 +33,7 @@ def grouped(rng: random.Random, sizes: list[int], *, longest: int = 40) -> list[
     prompts = []
     for group, size in enumerate(sizes):
         ids = some_ids(rng, rng.randint(1, longest))
-        prompts += [
-            Prompt(ids, f"noise-{group}-{i}", f"row-{group}-{i}", rng.randint(1, 9))
-            for i in range(size)
-        ]
+        prompts += [Prompt(ids, f"noise-{group}-{i}", rng.randint(1, 9)) for i in range(size)]
     rng.shuffle(prompts)
     return prompts
 
@@ -45,17 +49,40 @@ def errors(
     ]
 
 
-def continued(rng: random.Random, prompts: list[Prompt], said: list[Completion]) -> list[Prompt]:
-    """The next turn of every row: its tokens so far and an observation of some length."""
-    return [
-        Prompt(
-            (*prompt.ids, *completion.ids, *some_ids(rng, rng.randint(1, 12))),
-            f"{prompt.noise}+",
-            prompt.row,
-            rng.randint(1, 9),
-        )
-        for prompt, completion in zip(prompts, said, strict=True)
-    ]
+def talk(
+    sampler: LocalSampler,
+    prompts: list[Prompt],
+    turns: int,
+    *,
+    delay: Callable[[], float] | None = None,
+    **rest: Any,
+) -> list[list[tuple[Prompt, Completion]]]:
+    """What each row asked and was told over some turns, with observations of some length between.
+
+    Every third row is over one turn earlier. With `delay` each observation takes so many seconds.
+    """
+    told: list[list[tuple[Prompt, Completion]]] = [[] for _ in prompts]
+    asked = list(prompts)
+
+    def follow(row: int, said: Completion) -> Future[Prompt | None]:
+        prompt, future = asked[row], Future()  # type: ignore[var-annotated]
+        told[row].append((prompt, said))
+        if len(told[row]) < turns - (row % 3 == 0):
+            rng = random.Random(prompt.noise)
+            ids = (*prompt.ids, *said.ids, *some_ids(rng, rng.randint(1, 12)))
+            asked[row] = Prompt(ids, f"{prompt.noise}+", rng.randint(1, 9))
+            answer: Prompt | None = asked[row]
+        else:
+            answer = None
+        if delay is None:
+            future.set_result(answer)
+        else:
+            threading.Timer(delay(), future.set_result, [answer]).start()
+        return future
+
+    last = sampler.sample(prompts, follow=follow, **rest)
+    assert last == [row[-1][1] for row in told]
+    return told
 
 
 @pytest.mark.parametrize("max_rows", [3, 64])
@@ -66,56 +93,40 @@ def test_log_probabilities_are_those_of_the_plain_model_over_turns(
     rng = random.Random(max_rows)
     sampler = LocalSampler(sharp, stop_ids=[2], dtype="float32", max_rows=max_rows)
     sampler.load(read_weights(sharp))
-    prompts = grouped(rng, [4, 1, 3, 2])
-    for _ in range(3):
-        said = sampler.sample(prompts, temperature=temperature)
-        assert all(len(c.ids) <= p.max_tokens for p, c in zip(prompts, said, strict=True))
-        worst = max(
-            error
-            for prompt, completion in zip(prompts, said, strict=True)
-            for error in errors(sharp, prompt, completion, temperature)
-        )
-        assert worst < 1e-4
-        prompts = continued(rng, prompts, said)
-        prompts = [p for p in prompts if rng.random() < 0.8] + grouped(rng, [2])  # some end
-        prompts = [msgspec.structs.replace(p, row=f"{p.row}.") for p in prompts[:1]] + prompts[1:]
+    told = talk(sampler, grouped(rng, [4, 1, 3, 2]), 3, temperature=temperature)
+    assert sorted(map(len, told)) == [2, 2, 2, 2, 3, 3, 3, 3, 3, 3]
+    for prompt, said in itertools.chain(*told):
+        assert len(said.ids) <= prompt.max_tokens
+        assert max(errors(sharp, prompt, said, temperature)) < 1e-4
 
 
-def test_the_draw_follows_the_probabilities(sharp: Path, sampler: LocalSampler) -> None:
-    """Inverse transform: the token whose share of the cumulative mass holds the uniform number."""
-    ids = some_ids(random.Random(5), 20)
-    prompts = [Prompt(ids, f"n{i}", max_tokens=1) for i in range(40)]
-    mass = plain_logprobs(sharp, ids)[-1].exp().cumsum(0)
-    for prompt, completion in zip(prompts, sampler.sample(prompts), strict=True):
-        u, token = uniform(prompt.noise, 0), completion.ids[0]
-        before = float(mass[token - 1]) if token else 0.0
-        assert before - 1e-5 <= u <= float(mass[token]) + 1e-5
-    assert len({c.ids for c in sampler.sample(prompts)}) > 5
+def test_rows_that_end_one_by_one_leave_the_others_as_they_were(
+    sharp: Path, sampler: LocalSampler
+) -> None:
+    """Few of many end at a time, and come back while their old places are still in the batch."""
+    rng = random.Random(5)
+    prompts = [Prompt(some_ids(rng, 12), f"n{i}", 16 * i + 4) for i in range(6)]
+    for row in talk(sampler, prompts, 3):
+        for prompt, said in row:
+            assert max(errors(sharp, prompt, said)) < 1e-4
 
 
-def test_equal_calls_give_equal_bits(sharp: Path) -> None:
-    def talk() -> list[list[Completion]]:
-        rng = random.Random(7)
-        sampler = LocalSampler(sharp, stop_ids=[2], max_rows=5)  # bf16
-        sampler.load(read_weights(sharp))
-        prompts = grouped(rng, [3, 3, 2])
-        turns = []
-        for _ in range(3):
-            turns.append(sampler.sample(prompts))
-            prompts = continued(rng, prompts, turns[-1])
-        return turns
-
-    assert talk() == talk()
+def test_bits_do_not_depend_on_how_long_rows_are_busy_between_turns(sharp: Path) -> None:
+    sampler = LocalSampler(sharp, stop_ids=[2], max_rows=3)  # bf16
+    sampler.load(read_weights(sharp))
+    prompts = grouped(random.Random(7), [3, 3, 2, 1])
+    plain = talk(sampler, prompts, 3)
+    for seed in (1, 2):
+        pick = partial(random.Random(seed).choice, (0, 0, 0.02, 0.1))
+        assert talk(sampler, prompts, 3, delay=pick) == plain
 
 
 def test_the_order_and_the_company_of_requests_do_not_change_tokens(sampler: LocalSampler) -> None:
     prompts = grouped(random.Random(11), [3, 2, 4])
     together = dict(zip((p.noise for p in prompts), sampler.sample(prompts), strict=True))
-    sampler.release(p.row for p in prompts)
     backwards = dict(
         zip((p.noise for p in prompts[::-1]), sampler.sample(prompts[::-1]), strict=True)
     )
-    sampler.release(p.row for p in prompts)
     alone = {p.noise: sampler.sample([p])[0] for p in prompts}
     for noise, completion in together.items():
         for other in (backwards[noise], alone[noise]):
@@ -123,15 +134,12 @@ def test_the_order_and_the_company_of_requests_do_not_change_tokens(sampler: Loc
             assert other.logprobs == pytest.approx(completion.logprobs, abs=1e-4)
 
 
-def test_a_released_row_is_computed_again_with_the_same_result(sampler: LocalSampler) -> None:
-    rng = random.Random(13)
-    prompts = grouped(rng, [3, 2])
-    following = continued(rng, prompts, sampler.sample(prompts))
-    kept = sampler.sample(following)
-    sampler.release(p.row for p in following)
-    fresh = sampler.sample(following)
-    assert [c.ids for c in fresh] == [c.ids for c in kept]
-    for one, other in zip(kept, fresh, strict=True):
+def test_a_row_that_goes_on_is_the_same_as_one_that_begins_there(sampler: LocalSampler) -> None:
+    told = talk(sampler, grouped(random.Random(13), [3, 2]), 3)
+    prompts = [prompt for row in told for prompt, _ in row[1:]]
+    said = [said for row in told for _, said in row[1:]]
+    for one, other in zip(said, sampler.sample(prompts), strict=True):
+        assert one.ids == other.ids
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
@@ -140,27 +148,64 @@ def test_a_row_that_says_something_else_than_before_is_not_continued(
 ) -> None:
     rng = random.Random(17)
     (first,) = grouped(rng, [1])
-    sampler.sample([first])
     other = msgspec.structs.replace(first, ids=(*some_ids(rng, 3), *first.ids, *some_ids(rng, 9)))
     shorter = msgspec.structs.replace(first, ids=first.ids[: max(1, len(first.ids) - 2)])
-    for prompt in (other, shorter, first):
-        assert max(errors(sharp, prompt, sampler.sample([prompt])[0])) < 1e-4
+    asked = [first, other, shorter, first]
+    told: list[Completion] = []
+
+    def follow(row: int, said: Completion) -> Future[Prompt | None]:
+        told.append(said)
+        future: Future[Prompt | None] = Future()
+        future.set_result(asked[len(told)] if len(told) < len(asked) else None)
+        return future
+
+    sampler.sample([first], follow=follow)
+    for prompt, said in zip(asked, told, strict=True):
+        assert max(errors(sharp, prompt, said)) < 1e-4
 
 
-def test_new_weights_drop_what_older_ones_computed(
+def test_new_weights_are_the_ones_that_speak(
     tiny: Path, sharp: Path, sampler: LocalSampler
 ) -> None:
-    rng = random.Random(19)
-    prompts = grouped(rng, [4, 2])
-    following = continued(rng, prompts, sampler.sample(prompts))
-    weights = read_weights(tiny)
-    sampler.load(weights)
-    for prompt, completion in zip(following, sampler.sample(following), strict=True):
-        assert completion.digest == weights.digest
-        assert max(errors(tiny, prompt, completion)) < 1e-4
-    sampler.load(read_weights(sharp))
-    for prompt, completion in zip(following, sampler.sample(following), strict=True):
-        assert max(errors(sharp, prompt, completion)) < 1e-4
+    prompts = grouped(random.Random(19), [4, 2])
+    for folder in (tiny, sharp):
+        weights = read_weights(folder)
+        sampler.load(weights)
+        for prompt, said in itertools.chain(*talk(sampler, prompts, 2)):
+            assert said.digest == weights.digest
+            assert max(errors(folder, prompt, said)) < 1e-4
+
+
+def test_rows_wait_for_room_and_equal_prompts_are_computed_once(
+    sampler: LocalSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most `max_rows` rows a stream are fed at once, and each distinct prompt once a stream."""
+    sampler.max_rows = 3
+    fed: list[tuple[int, int]] = []
+    forward = Wave.forward
+
+    def noted(wave: Wave, ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        fed.append((len(wave.slots), int(counts.sum())))
+        assert len(counts) <= 3
+        return forward(wave, ids, counts)
+
+    monkeypatch.setattr(Wave, "forward", noted)
+    ids = some_ids(random.Random(3), 30)
+    sampler.sample([Prompt(ids, f"n{i}", 5) for i in range(12)])
+    computed = [count for slots, count in fed if not slots]
+    assert computed == [30] * min(2, torch.get_num_threads())
+
+
+def test_what_is_being_sampled_can_be_given_up(sampler: LocalSampler) -> None:
+    """Also while a row is waited for."""
+
+    def follow(row: int, said: Completion) -> Future[Prompt | None]:
+        threading.Timer(0.1, sampler.stop).start()
+        return Future()  # which nobody ever answers
+
+    with pytest.raises(EngineError, match="given up"):
+        sampler.sample([Prompt((5, 6), "n", 2)], follow=follow)
+    assert len(sampler.sample([Prompt((5, 6), "n", 2)])) == 1
 
 
 def test_temperature_zero_takes_the_likeliest_token(sharp: Path, sampler: LocalSampler) -> None:
@@ -200,23 +245,6 @@ def test_a_stop_token_ends_a_completion_and_is_part_of_it(sharp: Path) -> None:
         else:
             assert completion.ids[-1] not in stops
             assert len(completion.ids) == prompt.max_tokens
-
-
-def test_each_completion_is_told_once_when_it_ends(sampler: LocalSampler) -> None:
-    sampler.max_rows = 4
-    prompts = grouped(random.Random(37), [4, 3])
-    told: dict[int, Completion] = {}
-    order: list[int] = []
-
-    def on_done(index: int, completion: Completion) -> None:
-        assert index not in told
-        told[index] = completion
-        order.append(index)
-
-    said = sampler.sample(prompts, on_done=on_done)
-    assert [told[i] for i in range(len(prompts))] == said
-    lengths = [len(told[i].ids) for i in order if i < 4]
-    assert lengths == sorted(lengths)  # the short ones of a batch first
 
 
 def test_without_weights_or_with_those_of_another_model_there_is_no_sample(

@@ -130,8 +130,8 @@ class Practice:
     The first episode of each group is our own failure.
     """
 
-    def __init__(self, sampler: LocalSampler) -> None:
-        self.sampler = sampler
+    def __init__(self, sampler: LocalSampler, temperature: float = 1.0) -> None:
+        self.sampler, self.temperature = sampler, temperature  # of which nothing is recorded
         self.steps: list[int] = []
 
     def __call__(self, step: int, picks: list) -> list[Group]:
@@ -140,7 +140,8 @@ class Practice:
         for slot, ((domain, level), seed) in enumerate(picks):
             ids = (5, 6, 7 + seed % 100)
             keys = [f"rl-{step}-{slot}-task-{i}" for i in range(4)]
-            said = self.sampler.sample([Prompt(ids, key, max_tokens=4) for key in keys])
+            prompts = [Prompt(ids, key, max_tokens=4) for key in keys]
+            said = self.sampler.sample(prompts, temperature=self.temperature)
             episodes = [
                 Episode(
                     id=key,
@@ -169,12 +170,12 @@ RL = RLSettings(type="rl", steps=5, groups=2, group_size=4, learning_rate=1e-3, 
 
 
 def practised(
-    folder: Path, model: Path, progress: Silent | None = None
+    folder: Path, model: Path, progress: Silent | None = None, temperature: float = 1.0
 ) -> tuple[LocalTrainer, Practice, Run]:
     run = Run.open(folder) if folder.exists() else Run.create(folder, "")
     trainer = LocalTrainer(model, FP32)
     sampler = LocalSampler(model, stop_ids=[2], dtype="float32")
-    practice = Practice(sampler)
+    practice = Practice(sampler, temperature)
     with run:
         stage = Stage("rl", run, trainer, progress or Silent())
         rl(stage, RL, sampler, [("a", 1), ("b", 1)], practice)
@@ -220,6 +221,18 @@ def test_a_journal_of_other_weights_is_refused(tiny: Path, sharp: Path, tmp_path
         practised(tmp_path / "run", tiny, Dying())
     with pytest.raises(StoreError, match="does not belong to this checkpoint"):
         practised(tmp_path / "run", sharp)
+
+
+def test_a_sampler_that_computes_something_else_ends_the_run_before_the_step(
+    sharp: Path, tmp_path: Path
+) -> None:
+    """Here it divides its logits by two, which nobody told the trainer."""
+    with pytest.raises(EngineError, match=r"rl step 0: sampler and trainer disagree .* not taken"):
+        practised(tmp_path / "run", sharp, temperature=2.0)
+    run = Run.open(tmp_path / "run")
+    assert run.metrics("rl") == []
+    assert checkpoint.latest(run.folder / "checkpoints") is None
+    practised(tmp_path / "fine", sharp)
 
 
 def test_a_spoilt_checkpoint_is_never_trained_from(tiny: Path, tmp_path: Path) -> None:

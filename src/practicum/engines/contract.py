@@ -4,7 +4,8 @@ Samplers and trainers know tokens and streams, never tasks or rewards. Hosted tr
 the same verbs, so a remote engine is one more file.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,7 +52,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     ids: tuple[int, ...]
     noise: str  # keys the sampling noise; with the position it fixes every draw
-    row: str = ""  # requests of one row extend each other; their computation may be kept
     max_tokens: int = 256
 
 
@@ -74,30 +74,33 @@ class Weights(msgspec.Struct, frozen=True):
     tensors: Any  # Mapping[str, torch.Tensor], adapters merged; rounded to the arithmetic's dtype
 
 
+Follow = Callable[[int, Completion], Future[Prompt | None]]
+"""(row, what was sampled for it) -> what the row asks for next, or None when it is over."""
+
+
 class Sampler(Protocol):
     """Makes tokens from prompts with the weights it was last given."""
 
     digest: str
 
     def sample(
-        self,
-        prompts: Sequence[Prompt],
-        *,
-        temperature: float = 1.0,
-        on_done: Callable[[int, Completion], None] | None = None,
+        self, prompts: Sequence[Prompt], *, temperature: float = 1.0, follow: Follow | None = None
     ) -> list[Completion]:
-        """One completion a prompt, in order; `on_done(index, completion)` is called as each ends.
+        """The last completion of each row; a row begins with its prompt.
 
-        Temperature 0 takes the likeliest token; its log-probabilities are those of temperature 1.
+        `follow` is called as each completion ends, from any thread, and must not block; without it
+        a row is one completion. A later prompt that extends what its row holds is only computed
+        from there on. Temperature 0 takes the likeliest token; its log-probabilities are those of
+        temperature 1.
         """
         ...
 
-    def load(self, weights: Weights) -> None:
-        """Take new weights; everything kept from older ones is dropped."""
+    def stop(self) -> None:
+        """Give up what is being sampled: `sample` raises EngineError soon."""
         ...
 
-    def release(self, rows: Iterable[str]) -> None:
-        """Forget what was kept for these rows."""
+    def load(self, weights: Weights) -> None:
+        """Take new weights."""
         ...
 
 

@@ -1,7 +1,8 @@
-"""Keys and values while sampling: a group's prompt is held and read once, each row adds its own.
+"""Keys and values while sampling: a shared prompt is held and read once, each row adds its own.
 
-`Wave` is a batch of rows in flight. A row attends to its prefix (shared by its group) and to its
-suffix (its own); both parts are computed apart and merged by their log-sum-exp.
+`Wave` is a batch of rows in flight, which rows join and leave. A row attends to its prefix (shared
+by its group) and to its suffix (its own); both parts are computed apart and merged by their
+log-sum-exp.
 """
 
 from collections.abc import Sequence
@@ -9,31 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from practicum.engines.attention import attend_with_lse, merge
 
 
-@dataclass
-class Prefixes:
-    """Keys and values of P distinct prompts, padded at the right: [layers, 2, P, Hkv, T, D]."""
+@dataclass(eq=False)
+class Prefix:
+    """A prompt that rows go on from."""
 
-    kv: torch.Tensor
-    lengths: torch.Tensor  # [P]
-
-    def select(self, index: torch.Tensor) -> "Prefixes":
-        """The prompts at `index`; a view when that is all of them in order."""
-        if torch.equal(index, torch.arange(self.lengths.shape[0])):
-            return self
-        return Prefixes(self.kv.index_select(2, index.to(self.kv.device)), self.lengths[index])
-
-    @staticmethod
-    def join(parts: Sequence["Prefixes"]) -> "Prefixes":
-        """Several sets as one."""
-        if len(parts) == 1:
-            return parts[0]
-        width = max(part.kv.shape[4] for part in parts)
-        padded = [torch.nn.functional.pad(p.kv, (0, 0, 0, width - p.kv.shape[4])) for p in parts]
-        return Prefixes(torch.cat(padded, 2), torch.cat([p.lengths for p in parts]))
+    ids: tuple[int, ...]
+    kv: torch.Tensor  # [layers, 2, Hkv, T, D]
+    last: torch.Tensor  # hidden state of its last token, [hidden]
 
 
 def _mask(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -41,62 +29,110 @@ def _mask(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Wave:
-    """R rows in flight: prefixes, the prefix of each row, and a slab of suffixes."""
+    """R rows in flight: the prefixes they share, and a slab of suffixes.
+
+    Either all rows have a prefix or none has.
+    """
 
     GROW = 64  # positions by which a slab grows
 
     def __init__(
-        self,
-        model: Any,
-        rows: int,
-        prefixes: Prefixes | None = None,
-        owner: Sequence[int] = (),
-        width: int = 0,
+        self, model: Any, rows: Sequence[tuple[Prefix | None, torch.Tensor | None]] = ()
     ) -> None:
+        """Rows, each with its prefix and its suffix so far, [layers, 2, Hkv, n, D]."""
         config = model.config.get_text_config()
         self.model = model
         self.dtype, self.device = model.dtype, model.device
         self.kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-        self.head_dim = getattr(config, "head_dim", None) or (
-            config.hidden_size // config.num_attention_heads
-        )
-        self.prefixes = prefixes
-        self.owner = torch.tensor(owner, dtype=torch.long)  # [R] index of each row's prefix
-        self.lengths = torch.zeros(rows, dtype=torch.long)  # [R] suffix lengths
-        self.slab = torch.zeros(
-            (config.num_hidden_layers, 2, rows, self.kv_heads, width, self.head_dim),
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        lengths = [0 if suffix is None else suffix.shape[3] for _, suffix in rows]
+        self.lengths = torch.tensor(lengths, dtype=torch.long)  # [R] suffix lengths
+        self.slab = torch.zeros(  # [layers, 2, R, Hkv, W, D]
+            (config.num_hidden_layers, 2, len(rows), self.kv_heads, max(lengths, default=0), dim),
             dtype=self.dtype,
             device=self.device,
         )
+        for row, (_, suffix) in enumerate(rows):
+            if suffix is not None:
+                self.slab[:, :, row, :, : lengths[row]] = suffix
+        self.prefixes: list[Prefix | None] = []  # of each row
+        self.slots: list[Prefix] = []  # distinct ones; some may have no row any more
+        self.shared: torch.Tensor | None = None  # [layers, 2, P, Hkv, T, D], padded at the right
+        self.shared_lengths = torch.zeros(0, dtype=torch.long)  # [P]
+        self.owner = torch.zeros(0, dtype=torch.long)  # [R] slot of each row's prefix
+        self._share([prefix for prefix, _ in rows])
 
-    def reserve(self, width: int) -> None:
+    def join(self, other: "Wave", places: Sequence[int]) -> None:
+        """Take the rows of another wave, the first ones at `places`, the others at the end."""
+        width = other.slab.shape[4]
+        self._reserve(width)
+        for row, place in enumerate(places):
+            self.slab[:, :, place, :, :width] = other.slab[:, :, row]
+        n = len(places)
+        more = pad(other.slab[:, :, n:], (0, 0, 0, self.slab.shape[4] - width))
+        self.slab = torch.cat([self.slab, more], 2) if more.shape[2] else self.slab
+        self.lengths[list(places)] = other.lengths[:n]
+        self.lengths = torch.cat([self.lengths, other.lengths[n:]])
+        prefixes = [*self.prefixes, *other.prefixes[n:]]
+        for place, prefix in zip(places, other.prefixes, strict=False):
+            prefixes[place] = prefix
+        self._share(prefixes)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows only, in this order."""
+        index = torch.tensor(rows, dtype=torch.long)
+        self.lengths = self.lengths[index]
+        widest = int(self.lengths.max()) if rows else 0
+        self.slab = self.slab[..., :widest, :].index_select(2, index.to(self.device))
+        self._share([self.prefixes[row] for row in rows])
+
+    def suffix(self, row: int) -> torch.Tensor:
+        """A copy of what a row has added to its prefix, [layers, 2, Hkv, n, D]."""
+        return self.slab[:, :, row, :, : int(self.lengths[row])].clone()
+
+    def _reserve(self, width: int) -> None:
         """Make room for suffixes of `width` positions."""
         have = self.slab.shape[4]
         if width > have:
             more = -(-(width - have) // self.GROW) * self.GROW
-            self.slab = torch.nn.functional.pad(self.slab, (0, 0, 0, more))
+            self.slab = pad(self.slab, (0, 0, 0, more))
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Go on with these rows only, in this order."""
-        self.slab = self.slab.index_select(2, rows.to(self.device))
-        self.lengths, self.owner = self.lengths[rows], self.owner[rows]
-        if self.prefixes is not None:
-            used, self.owner = torch.unique(self.owner, return_inverse=True)
-            self.prefixes = self.prefixes.select(used)
+    def _share(self, prefixes: list[Prefix | None]) -> None:
+        """Note each row's prefix, and hold each distinct one in a slot."""
+        self.prefixes = prefixes
+        wanted = list(dict.fromkeys(prefix for prefix in prefixes if prefix is not None))
+        new = [prefix for prefix in wanted if prefix not in self.slots]
+        free = [at for at, prefix in enumerate(self.slots) if prefix not in wanted]
+        if len(free) > len(self.slots) // 8 + len(new) or not self._put(new, free):
+            self.slots = wanted
+            self.shared_lengths = torch.tensor([len(prefix.ids) for prefix in wanted])
+            longest = max(map(int, self.shared_lengths), default=0)
+            kept = [pad(prefix.kv, (0, 0, 0, longest - len(prefix.ids))) for prefix in wanted]
+            self.shared = torch.stack(kept, 2) if kept else None
+        self.owner = torch.tensor([self.slots.index(prefix) for prefix in prefixes if prefix])
 
-    def forward(self, ids: torch.Tensor, counts: torch.Tensor, lo: int = 0) -> torch.Tensor:
-        """Feed rows lo..lo+n their next tokens; the hidden state of each last one, [n, hidden].
+    def _put(self, new: Sequence[Prefix], free: Sequence[int]) -> bool:
+        """Write prefixes into free slots, if they fit there."""
+        if self.shared is None or len(new) > len(free):
+            return not new
+        if any(len(prefix.ids) > self.shared.shape[4] for prefix in new):
+            return False
+        for prefix, slot in zip(new, free, strict=False):
+            self.slots[slot] = prefix
+            self.shared_lengths[slot] = len(prefix.ids)
+            self.shared[:, :, slot, :, : len(prefix.ids)] = prefix.kv
+        return True
 
-        ids [n, C] padded at the right, counts [n] >= 1.
+    def forward(self, ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+        """Feed every row its next tokens; the hidden state of each row's last one, [R, hidden].
+
+        ids [R, C] padded at the right, counts [R] >= 1.
         """
-        n, width = ids.shape
-        rows = slice(lo, lo + n)
-        before = self.lengths[rows]
-        self.reserve(int(before.max()) + width)
-        plan = _Step(self, rows, width)
-        offset = (
-            before if self.prefixes is None else before + self.prefixes.lengths[self.owner[rows]]
-        )
+        width = ids.shape[1]
+        before = self.lengths
+        self._reserve(int(before.max()) + width)
+        plan = _Step(self, width)
+        offset = before if self.shared is None else before + self.shared_lengths[self.owner]
         positions = offset[:, None] + torch.arange(width)
         hidden = self.model.get_decoder()(
             input_ids=ids.to(self.device),
@@ -104,27 +140,27 @@ class Wave:
             use_cache=False,
             plan=plan,
         ).last_hidden_state
-        self.lengths[rows] = before + counts
-        return hidden[torch.arange(n), counts - 1]
+        self.lengths = before + counts
+        return hidden[torch.arange(len(counts)), counts - 1]
 
 
 class _Step:
-    """The plan of one forward pass over some rows of a wave."""
+    """The plan of one forward pass of a wave."""
 
-    def __init__(self, wave: Wave, rows: slice, width: int) -> None:
-        self.wave, self.rows, self.width = wave, rows, width
+    def __init__(self, wave: Wave, width: int) -> None:
+        self.wave, self.width = wave, width
         device = wave.device
-        before = wave.lengths[rows]
+        before = wave.lengths
         n = before.shape[0]
         self.reach = int(before.max()) + width
-        self.at = (before[:, None] + torch.arange(width)).to(device)  # [n, C] where new keys go
-        self.index = torch.arange(rows.start, rows.stop, device=device)[:, None]
+        self.at = (before[:, None] + torch.arange(width)).to(device)  # [R, C] where new keys go
+        self.index = torch.arange(n, device=device)[:, None]
         sees = torch.arange(self.reach) <= before[:, None, None] + torch.arange(width)[:, None]
-        self.mask = _mask(sees, wave.dtype).to(device)[:, None]  # [n, 1, C, reach]
+        self.mask = _mask(sees, wave.dtype).to(device)[:, None]  # [R, 1, C, reach]
         self.grid: torch.Tensor | None = None
-        if wave.prefixes is not None:
-            owner = wave.owner[rows]
-            p = wave.prefixes.lengths.shape[0]
+        if wave.shared is not None:
+            owner = wave.owner
+            p = wave.shared_lengths.shape[0]
             counts = torch.bincount(owner, minlength=p)
             order = torch.argsort(owner, stable=True)
             starts = torch.cumsum(counts, 0) - counts
@@ -135,8 +171,7 @@ class _Step:
             grid[owner, slot] = torch.arange(n)
             self.grid = grid.view(-1).to(device)
             self.back = (owner * self.columns + slot).to(device)
-            longest = wave.prefixes.kv.shape[4]
-            sees = torch.arange(longest) < wave.prefixes.lengths[:, None]
+            sees = torch.arange(wave.shared.shape[4]) < wave.shared_lengths[:, None]
             self.prefix_mask = _mask(sees, wave.dtype).to(device)[:, None, None]  # [P, 1, 1, T]
 
     def attend(
@@ -158,17 +193,17 @@ class _Step:
             mask = mask.expand(-1, -1, share, -1)
         out, lse = attend_with_lse(
             queries,
-            keys[self.rows, :, : self.reach],
-            values[self.rows, :, : self.reach],
+            keys[:, :, : self.reach],
+            values[:, :, : self.reach],
             mask,
             scale,
         )
-        if self.grid is not None and wave.prefixes is not None:
-            p = wave.prefixes.lengths.shape[0]
+        if self.grid is not None and wave.shared is not None:
+            p = wave.shared_lengths.shape[0]
             rows_q = self.columns * share * width
             grouped = queries[self.grid].view(p, self.columns, kv_heads, share * width, dim)
             grouped = grouped.transpose(1, 2).reshape(p, kv_heads, rows_q, dim)
-            prefix_k, prefix_v = wave.prefixes.kv[layer]
+            prefix_k, prefix_v = wave.shared[layer]
             far, far_lse = attend_with_lse(
                 grouped, prefix_k, prefix_v, self.prefix_mask.expand(-1, -1, rows_q, -1), scale
             )

@@ -1,14 +1,13 @@
 """A policy that samples tokens, for many episodes at once.
 
-Requests are decoded together once every episode in play is either waiting for a turn or over.
-Batches therefore follow from what was said, never from how fast a box was. While a batch is being
-decoded, the tools of turns that have already ended run.
+Requests are sampled together once every episode in play has made its first one. From then on each
+episode goes on as soon as it asks again; the sampler decides at which step, so that what is
+sampled never depends on how fast a box was.
 """
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 import msgspec
 
@@ -36,19 +35,22 @@ class SamplerPolicy:
         self.temperature, self.seed, self.window = temperature, seed, window
         self._executor = executor or ThreadPoolExecutor(1, "sampler")
         self._order: dict[str, int] = {}  # episodes in play, in the order they began
-        self._waiting: dict[str, tuple[Prompt, asyncio.Future[Completion]]] = {}
-        self._decoding = False
         self._begun = 0
+        self._asking: dict[str, asyncio.Future[Completion]] = {}
+        self._waiting: dict[str, Prompt] = {}  # for the sampler to start
+        self._following: dict[str, Future[Prompt | None]] = {}  # what the sampler waits for
+        self._sampling = False
 
     async def begin(self, key: str) -> None:
-        """Count the episode among those a batch waits for."""
+        """Count the episode among those that sampling waits for."""
         self._order[key] = self._begun
         self._begun += 1
 
     async def end(self, key: str) -> None:
-        """Wait for this episode no longer; forget its rows."""
+        """Wait for this episode no longer."""
         self._order.pop(key, None)
-        self.sampler.release([key])
+        if key in self._following:
+            self._following.pop(key).set_result(None)
         self._start_if_ready()
 
     async def respond(
@@ -67,7 +69,7 @@ class SamplerPolicy:
         if room <= 0:
             raise ContextFull(f"{len(ids)} tokens do not fit the window of {self.window}")
         noise = f"{self.seed}|{key}|{len(history)}"
-        completion = await self._sample(key, Prompt(ids, noise, key, room))
+        completion = await self._sample(key, Prompt(ids, noise, room))
         record = TokenRecord(
             tuple(context),
             completion.ids,
@@ -95,50 +97,71 @@ class SamplerPolicy:
         return self.renderer.bridge(last.results, ended=ended), past
 
     async def _sample(self, key: str, prompt: Prompt) -> Completion:
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = (prompt, future)
-        self._start_if_ready()
+        asking: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._asking[key] = asking
+        if key in self._following:
+            self._following.pop(key).set_result(prompt)
+        else:
+            self._waiting[key] = prompt
+            self._start_if_ready()
         try:
-            return await future
+            return await asking
         finally:  # a cancelled request is asked for no longer
+            self._asking.pop(key, None)
             self._waiting.pop(key, None)
 
     def _start_if_ready(self) -> None:
         ready = self._waiting and self._waiting.keys() >= self._order.keys()
-        if not ready or self._decoding:
+        if not ready or self._sampling:
             return
         keys = sorted(self._waiting, key=lambda key: self._order.get(key, -1))
-        batch = [self._waiting.pop(key) for key in keys]
-        self._decoding = True
-        asyncio.get_running_loop().create_task(self._decode(batch))
+        prompts = [self._waiting.pop(key) for key in keys]
+        self._sampling = True
+        asyncio.get_running_loop().create_task(self._run(keys, prompts))
 
-    async def _decode(self, batch: list[tuple[Prompt, "asyncio.Future[Completion]"]]) -> None:
+    async def _run(self, keys: list[str], prompts: list[Prompt]) -> None:
+        """Let the sampler play these episodes until all of them are over."""
         loop = asyncio.get_running_loop()
 
-        def done(index: int, completion: Completion) -> None:
-            loop.call_soon_threadsafe(_settle, batch[index][1], completion)
+        def follow(row: int, completion: Completion) -> Future[Prompt | None]:
+            future: Future[Prompt | None] = Future()
+            loop.call_soon_threadsafe(self._said, keys[row], completion, future)
+            return future
 
-        def run() -> Any:
-            prompts = [prompt for prompt, _ in batch]
-            return self.sampler.sample(prompts, temperature=self.temperature, on_done=done)
+        def run() -> None:
+            self.sampler.sample(prompts, temperature=self.temperature, follow=follow)
 
-        error: BaseException | None = None
         try:
             await loop.run_in_executor(self._executor, run)
+        except EngineError as error:
+            self._fail(keys, error)
         except Exception as failure:
-            error = failure if isinstance(failure, EngineError) else EngineError(repr(failure))
-            error.__cause__ = failure
+            unknown = EngineError(repr(failure))
+            unknown.__cause__ = failure
+            self._fail(keys, unknown)
+        except asyncio.CancelledError:
+            self.sampler.stop()
+            raise
         finally:
-            self._decoding = False
-            for _, future in batch:
-                if not future.done() and error is not None:
-                    future.set_exception(error)
+            self._sampling = False
         self._start_if_ready()
 
+    def _said(self, key: str, completion: Completion, future: Future[Prompt | None]) -> None:
+        """Give an episode what was sampled for it, and note that it is waited for."""
+        if key in self._order:
+            self._following[key] = future
+        else:
+            future.set_result(None)
+        asking = self._asking.get(key)
+        if asking is not None and not asking.done():
+            asking.set_result(completion)
 
-def _settle(future: "asyncio.Future[Completion]", completion: Completion) -> None:
-    if not future.done():
-        future.set_result(completion)
+    def _fail(self, keys: Sequence[str], error: EngineError) -> None:
+        for key in keys:
+            self._following.pop(key, None)
+            asking = self._asking.get(key)
+            if asking is not None and not asking.done():
+                asking.set_exception(error)
 
 
 def records(

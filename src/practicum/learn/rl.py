@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from practicum.core import Episode, Group, Sample
+from practicum.core import EngineError, Episode, Group, Sample
 from practicum.engines.contract import Sampler, Weights
 from practicum.learn.curriculum import Cell, Curriculum
 from practicum.learn.losses import clip
@@ -33,6 +33,7 @@ class RLSettings(BaseModel):
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.28, gt=0)
     temperature: float = Field(1.0, gt=0)
+    max_mismatch: float = Field(0.02, gt=0)  # KL(sampler || trainer) a token, nats; see `rl`
     checkpoint_every: int = Field(10, ge=1)
 
 
@@ -49,7 +50,12 @@ def rl(
     *,
     seed: int = 0,
 ) -> None:
-    """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays."""
+    """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays.
+
+    Each batch is trained on once, with the weights it was sampled with, so its log-probabilities
+    are those the trainer computes, but for rounding. Where they are not, an engine is wrong (or the
+    samples are not what was sampled), and EngineError stops the run before a step is taken.
+    """
     stage.progress.stage(stage.name, settings.steps)
     done, meta = stage.resume()
     curriculum = Curriculum(cells, seed=seed)
@@ -74,6 +80,7 @@ def rl(
         values = _describe(groups)
         if batch:
             values |= stage.trainer.forward_backward(batch, loss)
+            _check_agreement(values["kl"], settings.max_mismatch, f"{stage.name} step {step}")
             values |= stage.trainer.step(settings.learning_rate * factor(step))
             weights = stage.trainer.publish()
         ended = time.perf_counter()
@@ -120,6 +127,16 @@ def _check_on_policy(groups: Sequence[Group], weights: Weights) -> None:
             for turn in episode.turns:
                 if turn.record is not None:
                     same_weights(turn.record.digest, weights.digest, episode.id)
+
+
+def _check_agreement(kl: float, limit: float, place: str) -> None:
+    """The trainer gives the sampled tokens the log-probabilities that they were sampled with."""
+    if not kl <= limit:
+        raise EngineError(
+            f"{place}: sampler and trainer disagree about the sampled tokens (KL {kl:.3g} nats a "
+            f"token, allowed {limit:g}); the step was not taken. One of them computes something "
+            'else: try trainer.dtype and sampler.dtype "float32", or set max_mismatch'
+        )
 
 
 def _describe(groups: Sequence[Group]) -> dict[str, float]:

@@ -23,8 +23,6 @@ from practicum.rollout import Job, play_many
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.contract import Boxes
 
-CHUNK = 128  # episodes that are played together
-
 
 def evaluate(
     recipe: Recipe, folder: Path, progress: Progress, *, name: str, boxes: Boxes | None = None
@@ -101,12 +99,11 @@ def play_held_out(
     runner: asyncio.Runner,
     progress: Progress,
 ) -> list[Episode]:
-    """Play the tasks in chunks, telling how many are done and solved."""
+    """Play the tasks, telling how many are done and solved."""
     repeats = range(recipe.evaluation.repeats)
     jobs = [Job(task, f"eval-{task.key}-{index}") for task in tasks for index in repeats]
     label = f"evaluate {policy.name}"
     progress.stage(label, len(jobs))
-    episodes: list[Episode] = []
     count = solved = 0
 
     def done(episode: Episode) -> None:
@@ -114,7 +111,4 @@ def play_held_out(
         count, solved = count + 1, solved + episode.solved
         progress.step(label, count, {"success": solved / count})
 
-    for lo in range(0, len(jobs), CHUNK):
-        chunk = jobs[lo : lo + CHUNK]
-        episodes += runner.run(play_many(chunk, get_domain, policy, boxes, on_done=done))
-    return episodes
+    return runner.run(play_many(jobs, get_domain, policy, boxes, on_done=done))

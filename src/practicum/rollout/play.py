@@ -104,19 +104,20 @@ class _Play:
     answer: str = ""
     bad_turns: int = 0
     times: dict[str, float] = field(default_factory=dict)
+    box: Sandbox | None = None
 
     async def run(self) -> Episode:
         task = self.job.task
         self.tools: dict[str, Tool] = {name: get_tool(name) for name in task.tools}
         self.messages = [Message.of("user", task.prompt)]
-        opening = asyncio.create_task(self._open())
         outcome, score, error = Outcome.INFRA_FAILED, None, ""
         try:
             try:
-                outcome, error = await self._converse(opening)
-                artifacts = await extract(task, await opening)
+                outcome, error = await self._converse()
+                artifacts = await extract(task, self.box)
             finally:
-                await self._close(opening)
+                if self.box is not None:
+                    await self.box.close()
             submission = Submission(artifacts, self.answer, tuple(self.events))
             with self._timed("grade"):
                 score, verdict, why = await grade(task, self.domain, submission, self.boxes)
@@ -140,21 +141,10 @@ class _Play:
             seconds=dict(self.times),
         )
 
-    async def _open(self) -> Sandbox | None:
-        task = self.job.task
-        return await self.boxes.open(task.files, task.limits) if needs_box(task) else None
-
-    async def _close(self, opening: "asyncio.Task[Sandbox | None]") -> None:
-        """Destroy the agent's box, also one that is still being opened."""
-        if not opening.done():
-            opening.cancel()
-        (box,) = await asyncio.gather(opening, return_exceptions=True)
-        if box is not None and not isinstance(box, BaseException):
-            await box.close()
-
-    async def _converse(self, opening: "asyncio.Task[Sandbox | None]") -> tuple[Outcome, str]:
+    async def _converse(self) -> tuple[Outcome, str]:
         """Turns until the policy submits or its budget is used up."""
-        limits = self.job.task.limits
+        task = self.job.task
+        limits = task.limits
         schemas = [tool.schema for tool in self.tools.values()]
         context: ToolContext | None = None
         while len(self.turns) < limits.turns:
@@ -172,8 +162,10 @@ class _Play:
                     )
             except ContextFull as full:
                 return Outcome.TRUNCATED, str(full)
-            if context is None:
-                context = ToolContext(await opening, limits, limits.seconds)
+            if context is None:  # only now: most episodes of a large batch have yet to begin
+                if needs_box(task):
+                    self.box = await self.boxes.open(task.files, limits)
+                context = ToolContext(self.box, limits, limits.seconds)
             results, final = await self._act(context, turn)
             state = render_task_state(context.state)
             if state and not final and not any(c.name == KEY for c in turn.message.calls):

@@ -1,0 +1,225 @@
+"""One stream of sampling: a wave of rows that join it, say their turn, and leave it.
+
+When rows join is counted in steps, not in seconds: a row whose turn has ended is waited for a fixed
+number of steps later. So batches follow from what was said, never from how fast a box was, and the
+tools of one row run while the others are decoded.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+
+from practicum.core import Stop
+from practicum.engines.contract import Prompt
+from practicum.engines.kv import Prefix, Wave
+
+PREFILL_TOKENS = 4096  # padded tokens of one forward pass over prompts
+PERIOD = 8  # steps between two points at which rows join: each join costs a forward pass
+LEAD = 4  # steps that a row's tools have at least before the other rows wait for it
+
+Item = TypeVar("Item")
+
+Draw = Callable[[torch.Tensor, Sequence[tuple[str, int]]], tuple[list[int], list[float]]]
+"""(hidden states [R, hidden], noise key and position of each row) -> tokens, log-probabilities."""
+
+
+@dataclass(eq=False)
+class Row:
+    """A conversation: the turn in progress, and the keys it holds from one turn to the next."""
+
+    index: int
+    prompt: Prompt
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prefix: Prefix | None = None
+    suffix: torch.Tensor | None = None
+    held: tuple[int, ...] = ()  # the tokens whose keys are in prefix and suffix
+    due: int = 0  # step at which `next` is waited for
+    next: Future[Prompt | None] | None = None
+
+    def begin(self, prompt: Prompt) -> None:
+        """Start a turn, with what is held if that is a true beginning of the prompt."""
+        self.prompt, self.ids, self.logprobs = prompt, [], []
+        n = len(self.held)
+        if not 0 < n < len(prompt.ids) or prompt.ids[:n] != self.held:
+            self.prefix, self.suffix, self.held = None, None, ()
+
+
+class Decoding:
+    """The rows of one stream until all of them are over.
+
+    `finish(row, stop)` tells of each turn that has ended; what it returns is the row's `next`, or
+    None when the row is over. `check()` may raise, which gives everything up.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        rows: Iterable[Row],
+        draw: Draw,
+        finish: Callable[[Row, Stop], Future[Prompt | None] | None],
+        check: Callable[[], None],
+        *,
+        max_rows: int,
+        stop_ids: Collection[int],
+    ) -> None:
+        self.model, self.draw, self.finish, self.check = model, draw, finish, check
+        self.max_rows, self.stop_ids = max_rows, stop_ids
+        self.waiting = deque(rows)  # have not begun
+        self.seats: list[Row | None] = []  # rows of the wave; None: its turn is over, it may go
+        self.parked: list[Row] = []  # between two turns
+        self.known: dict[tuple[int, ...], Prefix] = {}  # of prompts that rows still begin with
+        self.wave = Wave(model)
+        size = model.get_output_embeddings().weight.shape[1]
+        # [seats, hidden], from which the next tokens are drawn
+        self.hidden = torch.empty((0, size), dtype=model.dtype, device=model.device)
+        self.step = 0
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Decode until no row is left."""
+        while self.waiting or self.parked or any(self.seats):
+            self.check()
+            if not any(self.seats):  # nothing happens before the next row can join
+                self.step = _point(self.step)
+                if not self.waiting:
+                    self.step = max(self.step, min(row.due for row in self.parked))
+            if self.step % PERIOD == 0:
+                self._admit()
+            if any(self.seats):
+                self._say()
+
+    def _admit(self) -> None:
+        """Let rows join as there is room: first those that go on, then those that begin."""
+        room = self.max_rows - sum(row is not None for row in self.seats)
+        joining: list[Row] = []
+        parked: list[Row] = []
+        for row in self.parked:
+            if row.due > self.step or len(joining) == room:
+                parked.append(row)
+                continue
+            prompt = self._next(row)
+            if prompt is not None:
+                row.begin(prompt)
+                joining.append(row)
+        self.parked = parked
+        while self.waiting and len(joining) < room:
+            joining.append(self.waiting.popleft())
+        if joining:
+            self._join(joining)
+
+    def _next(self, row: Row) -> Prompt | None:
+        """What the row asks for, however long that takes."""
+        assert row.next is not None
+        while True:
+            try:
+                return row.next.result(timeout=0.2)
+            except TimeoutError:
+                self.check()
+
+    def _say(self) -> None:
+        """Draw a token for every row, and feed it."""
+        noise = [(row.prompt.noise, len(row.ids)) if row else ("", 0) for row in self.seats]
+        tokens, logprobs = self.draw(self.hidden, noise)
+        self.step += 1
+        for seat, row in enumerate(self.seats):
+            if row is None:
+                continue
+            row.ids.append(tokens[seat])
+            row.logprobs.append(logprobs[seat])
+            ended = tokens[seat] in self.stop_ids
+            if ended or len(row.ids) >= row.prompt.max_tokens:
+                self._end(seat, row, Stop.END if ended else Stop.LENGTH)
+        taken = [seat for seat, row in enumerate(self.seats) if row]
+        free = len(self.seats) - len(taken)
+        if not taken or free >= max(2, len(self.seats) // 8):
+            self.wave.keep(taken)
+            self.hidden = self.hidden[taken]
+            self.seats = [self.seats[seat] for seat in taken]
+            tokens = [tokens[seat] for seat in taken]
+        if taken:
+            feed = torch.tensor(tokens)[:, None]
+            self.hidden = self.wave.forward(feed, torch.ones(len(tokens), dtype=torch.long))
+
+    def _end(self, seat: int, row: Row, stop: Stop) -> None:
+        """A turn is over: the row waits for its next one, with all keys but its last token's."""
+        self.seats[seat] = None
+        row.next = self.finish(row, stop)
+        if row.next is not None:
+            row.prefix, row.suffix = self.wave.prefixes[seat], self.wave.suffix(seat)
+            row.held = (*row.prompt.ids, *row.ids[:-1])
+            row.due = _point(self.step + LEAD)
+            self.parked.append(row)
+
+    def _join(self, rows: list[Row]) -> None:
+        """Compute what is new in the rows' prompts and append them to the wave."""
+        fresh = [row for row in rows if row.prefix is None]
+        if fresh:
+            self._share(fresh)
+            wave = Wave(self.model, [(row.prefix, None) for row in fresh])
+            self._append(fresh, wave, torch.stack([row.prefix.last for row in fresh if row.prefix]))
+        going_on = [row for row in rows if row.held]
+        for chunk in _chunks(going_on, lambda row: len(row.prompt.ids) - len(row.held)):
+            wave = Wave(self.model, [(row.prefix, row.suffix) for row in chunk])
+            hidden = _feed(wave, [row.prompt.ids[len(row.held) :] for row in chunk])
+            self._append(chunk, wave, hidden)
+
+    def _append(self, rows: list[Row], wave: Wave, hidden: torch.Tensor) -> None:
+        """Put rows into the wave, on free seats while there are any."""
+        free = [seat for seat, row in enumerate(self.seats) if row is None][: len(rows)]
+        self.wave.join(wave, free)
+        n = len(free)
+        self.hidden[free] = hidden[:n]
+        self.hidden = torch.cat([self.hidden, hidden[n:]])
+        for seat, row in zip(free, rows, strict=False):
+            self.seats[seat] = row
+        self.seats += rows[n:]
+        for row in rows:
+            row.suffix = None  # it lives in the wave now
+
+    def _share(self, rows: list[Row]) -> None:
+        """Give rows that begin their prefix; equal prompts are computed once."""
+        there = (row.prefix for row in (*self.seats, *self.parked) if row)
+        known = self.known | {prefix.ids: prefix for prefix in there if prefix}
+        new = [ids for ids in dict.fromkeys(row.prompt.ids for row in rows) if ids not in known]
+        for chunk in _chunks(new, len):
+            wave = Wave(self.model, [(None, None)] * len(chunk))
+            last = _feed(wave, chunk)
+            for at, ids in enumerate(chunk):
+                known[ids] = Prefix(ids, wave.suffix(at), last[at])
+        for row in rows:
+            row.prefix = known[row.prompt.ids]
+        later = {row.prompt.ids for row in self.waiting}
+        self.known = {ids: prefix for ids, prefix in known.items() if ids in later}
+
+
+def _point(step: int) -> int:
+    """The first step, from `step` on, at which rows join."""
+    return -(-step // PERIOD) * PERIOD
+
+
+def _feed(wave: Wave, news: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Feed each row its new tokens; the hidden states of the last ones."""
+    ids = torch.zeros((len(news), max(map(len, news))), dtype=torch.long)
+    for at, new in enumerate(news):
+        ids[at, : len(new)] = torch.tensor(new)
+    return wave.forward(ids, torch.tensor([len(new) for new in news]))
+
+
+def _chunks(items: Sequence[Item], width: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Neighbours whose widths, padded to the widest, fit one forward pass."""
+    chunk: list[Item] = []
+    widest = 0
+    for item in items:
+        wider = max(widest, width(item))
+        if chunk and wider * (len(chunk) + 1) > PREFILL_TOKENS:
+            yield chunk
+            chunk, wider = [], width(item)
+        chunk.append(item)
+        widest = wider
+    if chunk:
+        yield chunk
