@@ -30,8 +30,9 @@ bench: $(BENCH)  ## one RL step here and in TRL, side by side; ARGS=--quick ends
 clean:  ## remove the environment and all caches; runs are kept
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-$(DEV): pyproject.toml scripts/venv.sh
+$(DEV): pyproject.toml hatch_build.py src/practicum/sandbox/box.c scripts/venv.sh
 	@echo "Installing Practicum into .venv (a few minutes the first time)"
+	@scripts/system_packages.sh
 	@scripts/venv.sh dev
 	@touch $@
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Bring in what pip cannot: bubblewrap (the box), gcc and make (some tasks use them), and, when
-# named, chromium (the test of the report). Usage: scripts/system_packages.sh [chromium]
+# Bring in what pip cannot: bubblewrap (the box), gcc and make (some tasks use them, and the native
+# box is built with gcc), and, when named, chromium (the test of the report).
+# Usage: scripts/system_packages.sh [chromium]
 set -euo pipefail
 
 missing=()
@@ -8,6 +9,7 @@ need() { command -v "$1" >/dev/null || missing+=("$2"); }
 need bwrap bubblewrap
 need gcc gcc
 need make make
+[ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 for extra in "$@"; do need "$extra" "$extra"; done
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from practicum.core import File, Limits, SandboxError
-from practicum.sandbox import BubblewrapBoxes, Sandbox
+from practicum.sandbox import Sandbox
+from practicum.sandbox.local import LocalBoxes
+from practicum.sandbox.native import NativeBox
 
 MIB = 1 << 20
 LIMITS = Limits(memory_mb=256, processes=32, output_bytes=32 * 1024, workspace_mb=16)
@@ -22,7 +24,7 @@ WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
 
 
 @pytest.fixture
-async def box(boxes: BubblewrapBoxes) -> AsyncIterator[Sandbox]:
+async def box(boxes: LocalBoxes) -> AsyncIterator[Sandbox]:
     async with await boxes.open(limits=LIMITS) as opened:
         yield opened
 
@@ -89,9 +91,7 @@ async def test_memory_bomb_is_stopped(box: Sandbox) -> None:
     assert (await box.run(["echo", "well"])).stdout == b"well\n"
 
 
-async def test_memory_bomb_of_many_processes_is_stopped(
-    boxes: BubblewrapBoxes, box: Sandbox
-) -> None:
+async def test_memory_bomb_of_many_processes_is_stopped(boxes: LocalBoxes, box: Sandbox) -> None:
     if boxes.capabilities.memory != "cgroup":
         pytest.skip("this host bounds memory per process only, and says so")
     code = """
@@ -108,7 +108,7 @@ print(killed)
 """
     result = await box.run(["python3", "-c", code], seconds=60)
     assert result.signal == 9 or int(result.stdout) >= 6
-    group = next(path for path in box._groups if (path / "memory.stat").exists())  # type: ignore
+    group = next(path for path in box.groups if (path / "memory.stat").exists())  # type: ignore
     peak = next(p for n in PEAKS if (p := group / n).exists())
     assert int(peak.read_text()) <= (LIMITS.memory_mb + LIMITS.workspace_mb) * MIB
 
@@ -213,14 +213,14 @@ async def test_only_own_processes_are_seen(box: Sandbox) -> None:
 
 
 async def test_no_environment_of_the_host_can_be_found(
-    boxes: BubblewrapBoxes, monkeypatch: pytest.MonkeyPatch
+    boxes: LocalBoxes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PRACTICUM_SECRET", "hunter2")
     async with await boxes.open() as box:
         assert "hunter2" not in await shell(box, "env; cat /proc/*/environ | tr '\\0' '\\n'")
 
 
-async def test_inherited_descriptors_are_closed(boxes: BubblewrapBoxes) -> None:
+async def test_inherited_descriptors_are_closed(boxes: LocalBoxes) -> None:
     folder = os.open("/", os.O_RDONLY)
     os.set_inheritable(folder, True)
     try:
@@ -471,7 +471,7 @@ for name in names:
         assert (await box.read([name]))[name].data == b"odd"
 
 
-async def test_a_deep_and_closed_tree_can_be_read_and_removed(boxes: BubblewrapBoxes) -> None:
+async def test_a_deep_and_closed_tree_can_be_read_and_removed(boxes: LocalBoxes) -> None:
     box = await boxes.open(limits=LIMITS)
     code = """
 import os
@@ -515,3 +515,43 @@ async def test_write_cannot_be_led_out(box: Sandbox) -> None:
     for path in ("u/x", "p/x"):
         with pytest.raises(SandboxError):
             await box.write([File(path, b"x")])
+
+
+async def test_the_guest_is_what_dies_first_when_memory_runs_out(box: Sandbox) -> None:
+    assert await shell(box, "cat /proc/self/oom_score_adj") == "900\n"
+
+
+async def test_running_out_of_memory_is_told_apart(boxes: LocalBoxes, box: Sandbox) -> None:
+    if boxes.capabilities.memory != "cgroup":
+        pytest.skip("this host bounds memory per process only, and says so")
+    hoard = "x = []\nwhile True: x.append(bytearray(1 << 24))"
+    result = await box.run(["python3", "-c", hoard], seconds=60)
+    assert (result.out_of_memory, result.exit_code, result.signal) == (True, None, 9)
+    assert not (await box.run(["sh", "-c", "kill -9 $$"])).out_of_memory
+
+
+async def test_pid_1_can_be_neither_read_nor_traced(box: Sandbox) -> None:
+    """Else a guest could forge the exit status of its command."""
+    if not isinstance(box, NativeBox):
+        pytest.skip("bubblewrap's pid 1 can be traced, as docs/sandbox.md says")
+    code = """
+import ctypes, os
+for name in ("environ", "maps", "mem", "fd", "root", "cwd", "exe", "task/1/stack"):
+    try:
+        path = f"/proc/1/{name}"
+        os.listdir(path) if name in ("fd", "root", "cwd") else open(path, "rb").read(1)
+        print("read", name)
+    except OSError:
+        pass
+libc = ctypes.CDLL(None, use_errno=True)
+for request in (16, 0x4206):  # PTRACE_ATTACH, PTRACE_SEIZE
+    print(request, libc.ptrace(request, 1, 0, 0), ctypes.get_errno())
+try:
+    os.kill(1, 9)
+    os.kill(1, 19)
+except OSError as error:
+    print(error)
+print("done")
+"""
+    assert await python(box, code) == "16 -1 1\n16902 -1 1\ndone\n"
+    assert (await box.run(["sh", "-c", "exit 5"])).exit_code == 5

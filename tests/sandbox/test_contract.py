@@ -1,4 +1,4 @@
-"""What `Sandbox` and `Boxes` promise, shown on the bubblewrap box."""
+"""What `Sandbox` and `Boxes` promise, shown on each kind of local box."""
 
 import asyncio
 import hashlib
@@ -7,7 +7,8 @@ import time
 import pytest
 
 from practicum.core import Artifact, File, Limits, SandboxError
-from practicum.sandbox import BubblewrapBoxes, Sandbox
+from practicum.sandbox import Sandbox
+from practicum.sandbox.local import LocalBoxes
 
 
 async def test_streams_and_exit_code_are_kept_apart(box: Sandbox) -> None:
@@ -37,13 +38,13 @@ async def test_workspace_and_tmp_persist_over_commands(box: Sandbox) -> None:
     assert (await box.run(["cat", "kept", "/tmp/kept"])).stdout == b"a\nb\n"
 
 
-async def test_boxes_do_not_see_each_other(boxes: BubblewrapBoxes) -> None:
+async def test_boxes_do_not_see_each_other(boxes: LocalBoxes) -> None:
     async with await boxes.open([File("a", b"1")]) as one, await boxes.open() as two:
         await one.run(["sh", "-c", "echo x > /tmp/x"])
         assert (await two.run(["ls", "/workspace", "/tmp"])).stdout == b"/tmp:\n\n/workspace:\n"
 
 
-async def test_initial_files_have_their_content_mode_and_kind(boxes: BubblewrapBoxes) -> None:
+async def test_initial_files_have_their_content_mode_and_kind(boxes: LocalBoxes) -> None:
     files = [
         File("sub/run.sh", b"#!/bin/sh\necho ran\n", 0o755),
         File("secret", b"s", 0o400),
@@ -96,7 +97,7 @@ async def test_write_replaces_and_makes_parents(box: Sandbox) -> None:
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "nul\0"])
 async def test_paths_out_of_the_workspace_are_refused(
-    boxes: BubblewrapBoxes, box: Sandbox, path: str
+    boxes: LocalBoxes, box: Sandbox, path: str
 ) -> None:
     with pytest.raises(SandboxError, match="inside the workspace"):
         await box.write([File(path, b"x")])
@@ -124,7 +125,7 @@ async def test_environment_is_ours_alone(box: Sandbox, monkeypatch: pytest.Monke
     assert not any("hunter2" in line for line in lines)
 
 
-async def test_pytest_is_there_for_the_guest(boxes: BubblewrapBoxes) -> None:
+async def test_pytest_is_there_for_the_guest(boxes: LocalBoxes) -> None:
     files = [File("test_a.py", b"def test_ok(): pass\ndef test_bad(): assert 1 == 2\n")]
     async with await boxes.open(files) as box:
         argv = ["python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_a.py"]
@@ -141,8 +142,10 @@ async def test_large_output_is_cut_and_the_command_still_ends(box: Sandbox) -> N
     assert result.stderr == b"done\n"
 
 
-async def test_no_more_commands_run_at_once_than_allowed_and_waiting_is_free() -> None:
-    boxes = BubblewrapBoxes(max_running=1)
+async def test_no_more_commands_run_at_once_than_allowed_and_waiting_is_free(
+    kind: type[LocalBoxes],
+) -> None:
+    boxes = kind(max_running=1)
     one, two = await boxes.open(), await boxes.open()
     slow, quick = await asyncio.gather(
         one.run(["sleep", "0.6"], seconds=5), two.run(["true"], seconds=0.5)
@@ -152,14 +155,14 @@ async def test_no_more_commands_run_at_once_than_allowed_and_waiting_is_free() -
     await boxes.close()
 
 
-async def test_delay_slows_commands_without_counting() -> None:
+async def test_delay_slows_commands_without_counting(kind: type[LocalBoxes]) -> None:
     waits = []
 
     async def delay() -> None:
         waits.append(0.2)
         await asyncio.sleep(0.2)
 
-    boxes = BubblewrapBoxes(delay=delay)
+    boxes = kind(delay=delay)
     begin = time.monotonic()
     async with await boxes.open() as box:
         result = await box.run(["true"], seconds=0.15)
@@ -168,7 +171,7 @@ async def test_delay_slows_commands_without_counting() -> None:
     assert time.monotonic() - begin >= 0.4
 
 
-async def test_closed_boxes_refuse_and_close_twice(boxes: BubblewrapBoxes) -> None:
+async def test_closed_boxes_refuse_and_close_twice(boxes: LocalBoxes) -> None:
     box = await boxes.open()
     await box.close()
     await box.close()
@@ -176,6 +179,6 @@ async def test_closed_boxes_refuse_and_close_twice(boxes: BubblewrapBoxes) -> No
         await box.run(["true"])
 
 
-async def test_files_that_do_not_fit_are_our_error(boxes: BubblewrapBoxes) -> None:
+async def test_files_that_do_not_fit_are_our_error(boxes: LocalBoxes) -> None:
     with pytest.raises(SandboxError, match="workspace_mb"):
         await boxes.open([File("big", bytes(3 << 20))], Limits(workspace_mb=1))

@@ -15,6 +15,7 @@ import pytest
 from practicum.core import Limits, SandboxError
 from practicum.sandbox import BubblewrapBoxes, host, image, seccomp
 from practicum.sandbox.cgroups import Cgroups
+from practicum.sandbox.local import LocalBoxes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NOBODY = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
@@ -116,7 +117,7 @@ def test_the_suite_passes_as_an_ordinary_user() -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 
 
-async def test_the_record_of_what_is_enforced_is_true(boxes: BubblewrapBoxes) -> None:
+async def test_the_record_of_what_is_enforced_is_true(boxes: LocalBoxes) -> None:
     record = boxes.capabilities
     assert record.system_calls_filtered == bool(seccomp.program())
     async with await boxes.open(limits=Limits(memory_mb=100, workspace_mb=10, processes=20)) as box:
@@ -128,11 +129,11 @@ async def test_the_record_of_what_is_enforced_is_true(boxes: BubblewrapBoxes) ->
     assert record.own_uid == (os.geteuid() == 0 and host.box_uid(1) > 1 << 16)
 
 
-async def test_each_box_has_its_own_uid_on_the_host(boxes: BubblewrapBoxes) -> None:
+async def test_each_box_has_its_own_uid_on_the_host(boxes: LocalBoxes) -> None:
     if not boxes.capabilities.own_uid:
         pytest.skip("only root can give uids away")
     one, two = await boxes.open(), await boxes.open()
-    uids = [Path(f"/proc/{box._keeper.pid}").stat().st_uid for box in (one, two)]  # type: ignore
+    uids = [Path(f"/proc/{box.pid}").stat().st_uid for box in (one, two)]  # type: ignore
     assert len({0, os.getuid(), *uids}) == 3
 
 

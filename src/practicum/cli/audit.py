@@ -14,7 +14,7 @@ from practicum.core import RecipeError
 from practicum.domains import Domain, domain_names, get_domain
 from practicum.evaluate.audit import AuditReport, audit, audit_table, faults
 from practicum.evaluate.mutants import MutationReport, mutants, mutants_table
-from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.choose import open_boxes
 
 
 def run_audit(
@@ -45,7 +45,7 @@ def audit_domains(console: Console, domains: Sequence[Domain]) -> list[AuditRepo
     """Audit domains one after the other, telling which."""
 
     async def every() -> list[AuditReport]:
-        boxes = BubblewrapBoxes()
+        boxes = open_boxes()
         try:
             reports = []
             for done, domain in enumerate(domains, 1):
@@ -85,7 +85,7 @@ def _chosen(names: Sequence[str], family: str | None) -> list[Domain]:
 
 def _mutants(console: Console, domains: Sequence[Domain]) -> MutationReport:
     async def every() -> MutationReport:
-        boxes = BubblewrapBoxes()
+        boxes = open_boxes()
         try:
             return await mutants(domains, boxes, progress=tell)
         finally:

@@ -24,7 +24,7 @@ from practicum.learn.sft import SFTSettings
 from practicum.models.reference import resolve
 from practicum.recipe import Recipe, load_recipe, train
 from practicum.recipe.settings import parse_recipe
-from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.choose import open_boxes
 from practicum.store import Run
 from practicum.web.report import write_report
 
@@ -159,7 +159,7 @@ def _unaudited(recipe: Recipe) -> list[Domain]:
 
 async def _try_box() -> None:
     """Run one command in a box, so that a machine without namespaces says so at once."""
-    boxes = BubblewrapBoxes(max_running=1)
+    boxes = open_boxes(max_running=1)
     try:
         async with await boxes.open() as box:
             result = await box.run(["true"])

@@ -20,7 +20,7 @@ from practicum.models.render import Renderer
 from practicum.recipe.settings import Recipe
 from practicum.recipe.tasks import EVALUATION, spread
 from practicum.rollout import Job, play_many
-from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.choose import open_boxes
 from practicum.sandbox.contract import Boxes
 
 
@@ -37,7 +37,7 @@ def evaluate(
     sampler.load(read_weights(folder))
     policy = make_policy(recipe, sampler, renderer, name, recipe.evaluation.temperature)
     with asyncio.Runner() as runner:
-        made = boxes or BubblewrapBoxes(max_running=recipe.boxes.max_running)
+        made = boxes or open_boxes(**recipe.boxes.model_dump())
         try:
             return play_held_out(recipe, held_out_tasks(recipe), policy, made, runner, progress)
         finally:

@@ -35,7 +35,7 @@ from practicum.recipe.evaluate import (
 from practicum.recipe.settings import Recipe
 from practicum.recipe.tasks import DEMONSTRATIONS, MILLION, VALIDATION, spread
 from practicum.rollout import Job, play_many
-from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.choose import open_boxes
 from practicum.sandbox.contract import Boxes
 from practicum.store import Run, checkpoint
 
@@ -47,7 +47,7 @@ def train(
     _refuse_unaudited(recipe)
     set_up_torch(recipe)
     with asyncio.Runner() as runner:
-        made = boxes or BubblewrapBoxes(max_running=recipe.boxes.max_running)
+        made = boxes or open_boxes(**recipe.boxes.model_dump())
         try:
             return _Run(recipe, run, progress, made, runner).go()
         finally:

@@ -49,8 +49,9 @@ class EvaluationSettings(Strict):
 
 
 class BoxSettings(Strict):
-    """How boxes run."""
+    """How boxes are made and run."""
 
+    backend: str = Field("auto", pattern="^(auto|native|bubblewrap)$")  # auto: native if built
     max_running: int = Field(4, ge=1)  # commands at once
 
 

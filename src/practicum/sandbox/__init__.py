@@ -1,7 +1,18 @@
 """Boxes: isolated workspaces in which whatever a model or a candidate wrote is run."""
 
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.choose import BACKENDS, open_boxes
 from practicum.sandbox.contract import Boxes, Result, Sandbox
 from practicum.sandbox.host import Capabilities
+from practicum.sandbox.native import NativeBoxes
 
-__all__ = ["Boxes", "BubblewrapBoxes", "Capabilities", "Result", "Sandbox"]
+__all__ = [
+    "BACKENDS",
+    "Boxes",
+    "BubblewrapBoxes",
+    "Capabilities",
+    "NativeBoxes",
+    "Result",
+    "Sandbox",
+    "open_boxes",
+]

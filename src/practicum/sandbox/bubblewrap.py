@@ -14,19 +14,14 @@ counts as ended by signal (status - 128), as bwrap and every shell report it.
 
 import asyncio
 import errno
-import itertools
 import math
 import os
-import posixpath
 import resource
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from practicum.core import Artifact, File, Limits, SandboxError
-from practicum.sandbox import archive, cgroups
+from practicum.core import Limits, SandboxError
+from practicum.sandbox import cgroups
 from practicum.sandbox.command import (
     SETUP_SECONDS,
     Drain,
@@ -37,27 +32,10 @@ from practicum.sandbox.command import (
     spawn,
     unbroken,
 )
-from practicum.sandbox.contract import Result, Sandbox
-from practicum.sandbox.host import Programs, advice, box_uid, capabilities, hard_limit
-from practicum.sandbox.image import image
+from practicum.sandbox.contract import Result
+from practicum.sandbox.host import Programs, advice, hard_limit
+from practicum.sandbox.local import INODES, OPEN_FILES, WORKSPACE, LocalBox, LocalBoxes
 from practicum.sandbox.seccomp import program
-
-WORKSPACE = "/workspace"
-INODES = 16384  # of the workspace, /tmp and /dev/shm together
-OPEN_FILES = 1024
-TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "HOME": WORKSPACE,
-    "USER": "user",
-    "LANG": "C.UTF-8",
-    "TZ": "UTC",
-    "TERM": "dumb",
-    "PYTHONPATH": "/opt/python",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",
-    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-}
 
 # Joins the cgroups named before "--", then becomes the rest of its arguments.
 _JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
@@ -83,169 +61,50 @@ shift; unset gate OLDPWD; exec "$@" {redirect}
 """
 
 
-class BubblewrapBoxes:
-    """Makes boxes and bounds how many commands run at once; implements `Boxes`."""
+class BubblewrapBoxes(LocalBoxes):
+    """Makes bubblewrap boxes; implements `Boxes`."""
 
     def __init__(
         self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """`delay` is awaited before each command; tests show with it that slow boxes are harmless.
-
-        Raises SandboxError when the programs that make a box are not installed.
-        """
+        """See `LocalBoxes`. SandboxError when the programs that make a box are not installed."""
         self.programs = Programs.find()
-        self.cgroups = cgroups.Cgroups()
-        self.cgroups.sweep()
-        self.capabilities = capabilities(set(self.cgroups.parents))
-        self.image = image()
-        self._delay = delay
-        self._turns = asyncio.Semaphore(max_running)
-        self._open: set[BubblewrapBox] = set()
-        self._slots = itertools.count()
+        super().__init__(max_running, delay=delay)
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
-        """A fresh box whose workspace holds `files`."""
-        tar = archive.pack(files) if files else b""
-        box = BubblewrapBox(self, next(self._slots), limits)
-        try:
-            async with self.turn():
-                await box.start(tar)
-        except BaseException:
-            await unbroken(box.close())
-            raise
-        return box
-
-    async def close(self) -> None:
-        """Close every box that is still open."""
-        await asyncio.gather(*(box.close() for box in list(self._open)))
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """A place among the commands that may run at once."""
-        if self._delay:
-            await self._delay()
-        async with self._turns:
-            yield
-
-    def add(self, box: "BubblewrapBox") -> None:
-        """Remember a box that lives."""
-        self._open.add(box)
-
-    def discard(self, box: "BubblewrapBox") -> None:
-        """Forget a closed box."""
-        self._open.discard(box)
+    def _new(self, slot: int, limits: Limits) -> "BubblewrapBox":
+        return BubblewrapBox(self, slot, limits)
 
 
-class BubblewrapBox:
+class BubblewrapBox(LocalBox):
     """One box; implements `Sandbox`. Made by `BubblewrapBoxes.open`."""
 
+    boxes: BubblewrapBoxes
+
     def __init__(self, boxes: BubblewrapBoxes, slot: int, limits: Limits) -> None:
-        self._boxes = boxes
-        self._limits = limits
-        self._uid = box_uid(slot)
-        self._name = f"{os.getpid()}-{os.urandom(4).hex()}"
-        self._groups: list[Path] = []
+        super().__init__(boxes, slot, limits)
         self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[Ended]] = set()
-        self._closed = False
 
     async def start(self, tar: bytes) -> None:
         """Make the workspace and lay the files of `tar` into it."""
-        self._groups = self._boxes.cgroups.make(self._name, self._limits)
-        size = self._limits.workspace_mb << 20
-        options = f"size={size},nr_inodes={INODES},mode=755,nosuid,nodev"
-        programs = self._boxes.programs
-        drop = ["--reuid", str(self._uid), "--regid", str(self._uid), "--clear-groups"]
+        limits = self.limits
+        self.groups = self.boxes.cgroups.make(f"{os.getpid()}-{os.urandom(4).hex()}", limits)
+        options = f"size={limits.workspace_mb << 20},nr_inodes={INODES},mode=755,nosuid,nodev"
+        programs = self.boxes.programs
+        drop = ["--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups"]
         setpriv = [programs.setpriv, *drop, "--inh-caps=-all"]
         argv = [
             *self._join(),
-            *(setpriv if self._uid != os.geteuid() else []),
+            *(setpriv if self.uid != os.geteuid() else []),
             *(programs.unshare, "--user", "--map-root-user", "--mount", "--propagation", "private"),
-            *(
-                "--pid",
-                "--fork",
-                "--kill-child",
-                "--mount-proc",
-                "/bin/bash",
-                "-c",
-                _KEEP,
-                "sh",
-                options,
-                str(len(tar)),
-            ),
+            *("--pid", "--fork", "--kill-child", "--mount-proc"),
+            *("/bin/bash", "-c", _KEEP, "sh", options, str(len(tar))),
         ]
-        self._boxes.add(self)
         self._keeper = Keeper(argv)
+        self.pid = self._keeper.pid
         await self._keeper.ready(tar)
 
-    async def run(
-        self,
-        argv: Sequence[str],
-        *,
-        cwd: str = "",
-        stdin: bytes = b"",
-        seconds: float | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Result:
-        """Run a command as the guest; everything it started is dead when this returns."""
-        limits = self._limits
-        try:
-            words = [os.fsencode(word) for word in argv]
-            folder = os.fsencode(posixpath.join(WORKSPACE, cwd))
-            if any(b"\0" in word for word in (*words, folder)):
-                raise ValueError("an argument holds a NUL byte")
-            ended = await self._execute(
-                [folder, *words],
-                env={**ENVIRONMENT, **(env or {})},
-                stdin=stdin,
-                seconds=limits.command_seconds if seconds is None else seconds,
-                output_bytes=limits.output_bytes,
-            )
-        except (ValueError, OSError) as error:  # no kernel could run these words
-            return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
-        return _result(ended)
-
-    async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:
-        """Copy out what exists at `paths`; see `Sandbox.read`. Modes that forbid reading do not."""
-        wanted = [archive.clean_path(path) for path in paths]
-        if not wanted:
-            return {}
-        flags = ["--sparse", "--format=gnu", "--ignore-failed-read", "--no-wildcards"]
-        size = self._limits.workspace_mb << 20
-        ended = await self._execute(
-            [
-                b"/workspace",
-                *map(os.fsencode, ["tar", "-cf", "-", *flags, *archive.members(wanted)]),
-            ],
-            env=ENVIRONMENT,
-            seconds=TRANSFER_SECONDS,
-            output_bytes=2 * size + INODES * 2048,
-            capability="CAP_DAC_READ_SEARCH",  # over the guest's own files only
-        )
-        _result(ended)
-        if ended.timed_out:
-            raise SandboxError(f"reading {wanted} took more than {TRANSFER_SECONDS:g} s")
-        return await asyncio.to_thread(archive.unpack, ended.stdout, wanted, max_bytes)
-
-    async def write(self, files: Sequence[File]) -> None:
-        """Lay files into the workspace as the guest; SandboxError when it made that impossible."""
-        command = ["tar", "-xpf", "-", "--no-same-owner", "--unlink-first", "--recursive-unlink"]
-        ended = await self._execute(
-            [b"/workspace", *map(os.fsencode, command)],
-            env=ENVIRONMENT,
-            stdin=archive.pack(files),
-            seconds=TRANSFER_SECONDS,
-            output_bytes=4096,
-        )
-        result = _result(ended)
-        if result.exit_code != 0:
-            detail = result.stderr.decode("utf-8", "replace").strip()
-            raise SandboxError(f"cannot write {[f.path for f in files]} into the box: {detail}")
-
-    async def close(self) -> None:
-        """Kill what runs, remove the workspace. May be called twice."""
-        self._closed = True
-        self._boxes.discard(self)
+    async def _end(self) -> None:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -253,33 +112,17 @@ class BubblewrapBox:
         keeper, self._keeper = self._keeper, None
         if keeper:
             await unbroken(keeper.close())
-        groups, self._groups = self._groups, []
-        for _ in range(100):
-            if cgroups.remove(groups):
-                return
-            await asyncio.sleep(0.02)  # the kernel lets go of the last process a moment later
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        await unbroken(self.close())
 
     def _join(self) -> list[str]:
         """The words that put a launcher into the box's cgroups."""
-        if not self._groups:
+        if not self.groups:
             return []
         return [
             "/bin/sh",
             "-c",
             _JOIN,
             "sh",
-            *(str(cgroups.entrance(g)) for g in self._groups),
+            *(str(cgroups.entrance(g)) for g in self.groups),
             "--",
         ]
 
@@ -291,66 +134,55 @@ class BubblewrapBox:
         seconds: float,
         output_bytes: int,
         stdin: bytes = b"",
-        capability: str = "",
-    ) -> Ended:
-        """Run `words` (a folder, then a command) under bwrap, when it is our turn."""
-        async with self._boxes.turn():
-            if self._closed or self._keeper is None:
-                raise SandboxError("the box is closed: open another")
-            spaces = f"/proc/{self._keeper.pid}/ns"
-            keep = ["--preserve-credentials"] if self._uid == os.geteuid() else []
-            nsenter = [self._boxes.programs.nsenter, f"--user={spaces}/user", *keep]
-            nsenter += [f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
-            added = ["--cap-add", capability] if capability else []
-            enter = self._enter(bool(stdin))
-            layout = bwrap_arguments(self._boxes.image, env)
+        reads_all: bool = False,
+    ) -> Result:
+        """Run under bwrap; see `LocalBox._execute`."""
+        if self.closed or self._keeper is None:
+            raise SandboxError("the box is closed: open another")
+        spaces = f"/proc/{self.pid}/ns"
+        keep = ["--preserve-credentials"] if self.uid == os.geteuid() else []
+        nsenter = [self.boxes.programs.nsenter, f"--user={spaces}/user", *keep]
+        nsenter += [f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
+        added = ["--cap-add", "CAP_DAC_READ_SEARCH"] if reads_all else []
+        enter = self._enter(bool(stdin))
+        layout = bwrap_arguments(self.boxes.image, env)
+        killed = cgroups.out_of_memory(self.groups)
 
-            def argv(status_fd: int, filter_fd: int) -> list[str | bytes]:
-                fds = ["--json-status-fd", str(status_fd)]
-                if program():
-                    fds += ["--seccomp", str(filter_fd)]
-                launcher = [*self._join(), *nsenter, "--", self._boxes.programs.bwrap]
-                return [
-                    *launcher,
-                    *layout,
-                    *added,
-                    *fds,
-                    "--",
-                    "/bin/sh",
-                    "-c",
-                    enter,
-                    "sh",
-                    *words,
-                ]
+        def argv(status_fd: int, filter_fd: int) -> list[str | bytes]:
+            fds = ["--json-status-fd", str(status_fd)]
+            if program():
+                fds += ["--seccomp", str(filter_fd)]
+            launcher = [*self._join(), *nsenter, "--", self.boxes.programs.bwrap]
+            command: list[str | bytes] = ["--", "/bin/sh", "-c", enter, "sh", *words]
+            return [*launcher, *layout, *added, *fds, *command]
 
-            task = asyncio.create_task(
-                execute(
-                    argv, code=program(), stdin=stdin, seconds=seconds, output_bytes=output_bytes
-                )
-            )
-            self._tasks.add(task)
-            try:
-                return await task
-            except OSError as error:
-                if error.errno == errno.E2BIG:
-                    raise
-                raise SandboxError(f"cannot start a command: {error}; is the host full?") from error
-            except asyncio.CancelledError:
-                if self._closed:
-                    raise SandboxError("the box was closed while a command ran in it") from None
+        task = asyncio.create_task(
+            execute(argv, code=program(), stdin=stdin, seconds=seconds, output_bytes=output_bytes)
+        )
+        self._tasks.add(task)
+        try:
+            ended = await task
+        except OSError as error:
+            if error.errno == errno.E2BIG:
                 raise
-            finally:
-                self._tasks.discard(task)
+            raise SandboxError(f"cannot start a command: {error}; is the host full?") from error
+        except asyncio.CancelledError:
+            if self.closed:
+                raise SandboxError("the box was closed while a command ran in it") from None
+            raise
+        finally:
+            self._tasks.discard(task)
+        return _result(ended, cgroups.out_of_memory(self.groups) > killed)
 
     def _enter(self, has_stdin: bool) -> str:
         """The first words of a command: its gate and its resource limits."""
-        limits = self._limits
+        limits = self.limits
         memory = hard_limit(resource.RLIMIT_DATA, limits.memory_mb << 20) >> 10
         size = hard_limit(resource.RLIMIT_FSIZE, limits.workspace_mb << 20)
         return _ENTER.format(
             files=hard_limit(resource.RLIMIT_NOFILE, OPEN_FILES),
             blocks=math.ceil(size / 512),
-            data="" if "memory" in self._boxes.cgroups.parents else f"ulimit -d {memory}",
+            data="" if "memory" in self.boxes.cgroups.parents else f"ulimit -d {memory}",
             processes=hard_limit(resource.RLIMIT_NPROC, limits.processes + 1),  # bwrap's pid 1
             redirect="" if has_stdin else "</dev/null",
         )
@@ -372,7 +204,7 @@ class Keeper:
             os.close(life_r)
             os.close(out_w)
         self.pid = self._process.pid
-        self._handle = Handle(self.pid)
+        self._handle = Handle(os.pidfd_open(self.pid))
         self._life = Feed(life_w, keep_open=True)
         self._said = asyncio.get_running_loop().create_future()
         self._out = Drain(out_r, 4096, self._hear)
@@ -437,7 +269,7 @@ def bwrap_arguments(image_folder: Path, env: Mapping[str, str]) -> list[str]:
     return [*argv, "--chdir", "/"]
 
 
-def _result(ended: Ended) -> Result:
+def _result(ended: Ended, out_of_memory: bool) -> Result:
     """What happened to the guest; SandboxError when the launcher failed before the guest began."""
     code: int | None = ended.code
     number: int | None = None
@@ -455,5 +287,6 @@ def _result(ended: Ended) -> Result:
         timed_out=ended.timed_out,
         signal=number,
         output_cut=ended.cut,
+        out_of_memory=out_of_memory,
         seconds=ended.seconds,
     )

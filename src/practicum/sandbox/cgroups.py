@@ -4,6 +4,7 @@ A box's cgroups hold at least the box's keeper process as long as the box lives,
 can be removed is a dead one: the sweep needs no other sign of life.
 """
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -94,6 +95,16 @@ def entrance(folder: Path) -> Path:
     """
     tasks = folder / "tasks"
     return tasks if tasks.exists() else folder / "cgroup.procs"
+
+
+def out_of_memory(folders: list[Path]) -> int:
+    """How many processes of these cgroups the kernel has killed because memory ran out."""
+    for folder in folders:
+        for name in ("memory.oom_control", "memory.events"):
+            with contextlib.suppress(OSError):
+                words = (folder / name).read_text().split()
+                return int(words[words.index("oom_kill") + 1])
+    return 0
 
 
 def remove(folders: list[Path]) -> bool:

@@ -120,9 +120,9 @@ class Feed:
 class Handle:
     """A process by pidfd: it can be killed and waited for without ever hitting a reused pid."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pidfd: int) -> None:
         self._loop = asyncio.get_running_loop()
-        self.fd = os.pidfd_open(pid)
+        self.fd = pidfd
         self.gone: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(self.fd, self._ended)
 
@@ -202,7 +202,7 @@ class _Running:
         finally:
             for fd in (in_r, out_w, err_w, status_w, code_r):
                 os.close(fd)
-        self.outer = Handle(self.process.pid)
+        self.outer = Handle(os.pidfd_open(self.process.pid))
         self.stdin = Feed(in_w)
         self.out = Drain(out_r, output_bytes + 1, self._announce)  # one byte says "at the gate"
         self.err = Drain(err_r, output_bytes)
@@ -224,7 +224,7 @@ class _Running:
         """
         await self.waiting
         try:
-            self.init = Handle(_child(_child(self.process.pid)))
+            self.init = Handle(os.pidfd_open(_child(_child(self.process.pid))))
         except (ProcessLookupError, FileNotFoundError, IndexError):
             await self.outer.gone  # it died meanwhile, which decides
 

@@ -22,6 +22,7 @@ class Result(msgspec.Struct, frozen=True):
     timed_out: bool = False
     signal: int | None = None
     output_cut: bool = False  # more was printed than `Limits.output_bytes` (per stream)
+    out_of_memory: bool = False  # the kernel killed something of it; known where there are cgroups
     seconds: float = 0.0
 
 

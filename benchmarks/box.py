@@ -1,0 +1,133 @@
+"""How fast boxes are, from the Python API as an episode uses it, beside what else starts a command.
+
+    python benchmarks/box.py [--quick]
+
+Peers in the same run: a plain `subprocess`, and bubblewrap with all namespaces but no limits. The
+last line is one JSON object; ratios are peer time divided by ours, so larger is better.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from practicum.core import Limits
+from practicum.sandbox import NativeBoxes
+
+AT_ONCE = 4
+LIMITS = Limits(memory_mb=256, processes=64, workspace_mb=16)
+BWRAP = "--unshare-all --die-with-parent --new-session --ro-bind / / --dev /dev --proc /proc true"
+
+
+async def ours_cold(boxes: NativeBoxes) -> None:
+    """Make a box with every limit on, run a command, and wait until all is gone."""
+    async with await boxes.open(limits=LIMITS) as box:
+        assert (await box.run(["true"])).exit_code == 0
+
+
+async def rate(work: Callable[[], Awaitable[object]], count: int) -> float:
+    """How often per second `work` is done, `AT_ONCE` at a time."""
+    left = itertools.count()
+
+    async def worker() -> None:
+        while next(left) < count:
+            await work()
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(worker() for _ in range(AT_ONCE)))
+    return count / (time.perf_counter() - begin)
+
+
+def peer_rate(argv: list[str], count: int) -> float:
+    """The same for a command of its own each time, started by vfork from threads."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        begin = time.perf_counter()
+        list(pool.map(lambda _: subprocess.run(argv, check=True), range(count)))
+        return count / (time.perf_counter() - begin)
+
+
+async def overshoot(boxes: NativeBoxes, count: int) -> float:
+    """Milliseconds from a deadline until everything is dead and the result is here; the median."""
+    late = []
+    async with await boxes.open(limits=LIMITS) as box:
+        for _ in range(count):
+            begin = time.perf_counter()
+            result = await box.run(["sh", "-c", "sleep 9 & sleep 9"], seconds=0.05)
+            late.append((time.perf_counter() - begin - 0.05) * 1e3)
+            assert result.timed_out
+    return statistics.median(late)
+
+
+async def idle_megabytes(boxes: NativeBoxes, count: int) -> float:
+    """Memory of the machine that one idle box takes."""
+
+    def available() -> int:
+        words = Path("/proc/meminfo").read_text().split()
+        return int(words[words.index("MemAvailable:") + 1])
+
+    before = available()
+    made = [await boxes.open(limits=LIMITS) for _ in range(count)]
+    after = available()
+    await asyncio.gather(*(box.close() for box in made))
+    return (before - after) / 1024 / count
+
+
+def bwrap_version() -> str:
+    """As bubblewrap says it."""
+    return subprocess.check_output(["bwrap", "--version"], text=True).split()[-1]
+
+
+async def measure(quick: bool) -> dict[str, object]:
+    """Every figure; peers and ours take turns, and medians are compared."""
+    rounds, count = (3, 60) if quick else (7, 200)
+    boxes = NativeBoxes(max_running=AT_ONCE)
+    bwrap = shutil.which("bwrap")
+    rates: dict[str, list[float]] = {"cold": [], "warm": [], "subprocess": [], "bwrap": []}
+    warm = [await boxes.open(limits=LIMITS) for _ in range(AT_ONCE)]
+    free = asyncio.Queue[object]()
+    for box in warm:
+        free.put_nowait(box)
+
+    async def run_warm() -> None:
+        box = await free.get()
+        await box.run(["true"])  # type: ignore[attr-defined]
+        free.put_nowait(box)
+
+    await rate(lambda: ours_cold(boxes), 20)
+    for _ in range(rounds):
+        rates["cold"].append(await rate(lambda: ours_cold(boxes), count))
+        rates["warm"].append(await rate(run_warm, 2 * count))
+        rates["subprocess"].append(await asyncio.to_thread(peer_rate, ["true"], 2 * count))
+        if bwrap:
+            argv = [bwrap, *BWRAP.split()]
+            rates["bwrap"].append(await asyncio.to_thread(peer_rate, argv, count))
+    median = {name: statistics.median(found) for name, found in rates.items() if found}
+    for name, value in median.items():
+        print(f"{name:12} {value:8.1f} a second")
+    found = {
+        "name": "box",
+        "ratio_throughput_vs_bwrap": median["cold"] / median["bwrap"] if bwrap else None,
+        "ratio_warm_vs_subprocess": median["warm"] / median["subprocess"],
+        "timeout_overshoot_ms": await overshoot(boxes, 10 if quick else 30),
+        "idle_box_mb": await idle_megabytes(boxes, 100 if quick else 500),
+        "peer": "bubblewrap",
+        "peer_version": bwrap_version() if bwrap else None,
+        "cgroups": boxes.cgroups.version,
+        "root": os.geteuid() == 0,
+    }
+    await boxes.close()
+    return {k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about 20 seconds")
+    print(json.dumps(asyncio.run(measure(parser.parse_args().quick))))

@@ -1,0 +1,217 @@
+"""What the boxes of this machine share: how commands, copies and turns are asked for.
+
+A kind of box says how it is made and how one command runs in it (`_execute`); this file makes the
+contract of that.
+"""
+
+import asyncio
+import os
+import posixpath
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from practicum.core import Artifact, File, Limits, SandboxError
+from practicum.sandbox import archive, cgroups
+from practicum.sandbox.command import unbroken
+from practicum.sandbox.contract import Result, Sandbox
+from practicum.sandbox.host import box_uid, capabilities
+from practicum.sandbox.image import image
+
+WORKSPACE = "/workspace"
+INODES = 16384  # of the workspace, /tmp and /dev/shm together
+OPEN_FILES = 1024
+TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "HOME": WORKSPACE,
+    "USER": "user",
+    "LANG": "C.UTF-8",
+    "TZ": "UTC",
+    "TERM": "dumb",
+    "PYTHONPATH": "/opt/python",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+
+
+class LocalBoxes:
+    """Makes boxes on this machine and bounds how many commands run at once; see `Boxes`."""
+
+    def __init__(
+        self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """`delay` is awaited before each command; tests show with it that slow boxes are harmless.
+
+        Raises SandboxError when this kind of box cannot be made here.
+        """
+        self.cgroups = cgroups.Cgroups()
+        self.cgroups.sweep()
+        self.capabilities = capabilities(set(self.cgroups.parents))
+        self.image = image()
+        self.made = 0
+        self._delay = delay
+        self._turns = asyncio.Semaphore(max_running)
+        self._open: set[LocalBox] = set()
+
+    def _new(self, slot: int, limits: Limits) -> "LocalBox":
+        """A box of this kind that is not made yet."""
+        raise NotImplementedError
+
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
+        """A fresh box whose workspace holds `files`."""
+        tar = archive.pack(files) if files else b""
+        box = self._new(self.made, limits)
+        self.made += 1
+        self._open.add(box)
+        try:
+            async with self.turn():
+                await box.start(tar)
+        except BaseException:
+            await unbroken(box.close())
+            raise
+        return box
+
+    async def close(self) -> None:
+        """Close every box that is still open."""
+        await asyncio.gather(*(box.close() for box in list(self._open)))
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A place among the commands that may run at once."""
+        if self._delay:
+            await self._delay()
+        async with self._turns:
+            yield
+
+    def discard(self, box: "LocalBox") -> None:
+        """Forget a closed box."""
+        self._open.discard(box)
+
+
+class LocalBox:
+    """One box; see `Sandbox`. Made by `LocalBoxes.open`."""
+
+    def __init__(self, boxes: LocalBoxes, slot: int, limits: Limits) -> None:
+        self.boxes, self.limits = boxes, limits
+        self.uid = box_uid(slot)
+        self.groups: list[Path] = []
+        self.pid = 0  # on this host, of the process with which the box ends
+        self.closed = False
+
+    async def start(self, tar: bytes) -> None:
+        """Make the workspace and lay the files of `tar` into it."""
+        raise NotImplementedError
+
+    async def _execute(
+        self,
+        words: Sequence[bytes],
+        *,
+        env: Mapping[str, str],
+        seconds: float,
+        output_bytes: int,
+        stdin: bytes = b"",
+        reads_all: bool = False,
+    ) -> Result:
+        """Run `words` (a folder, then a command), in a place that `boxes.turn` gave.
+
+        With `reads_all`, modes of the guest's own files do not matter. Raises ValueError or OSError
+        for words that no kernel could run, SandboxError for what is not the guest's doing.
+        """
+        raise NotImplementedError
+
+    async def _end(self) -> None:
+        """Kill what runs and unmake the box, but for its cgroups."""
+        raise NotImplementedError
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run a command as the guest; everything it started is dead when this returns."""
+        limits = self.limits
+        try:
+            words = [os.fsencode(word) for word in argv]
+            folder = os.fsencode(posixpath.join(WORKSPACE, cwd))
+            if any(b"\0" in word for word in (*words, folder)):
+                raise ValueError("an argument holds a NUL byte")
+            async with self.boxes.turn():
+                return await self._execute(
+                    [folder, *words],
+                    env={**ENVIRONMENT, **(env or {})},
+                    stdin=stdin,
+                    seconds=limits.command_seconds if seconds is None else seconds,
+                    output_bytes=limits.output_bytes,
+                )
+        except (ValueError, OSError) as error:  # no kernel could run these words
+            return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
+
+    async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:
+        """Copy out what exists at `paths`; see `Sandbox.read`. Modes that forbid reading do not."""
+        wanted = [archive.clean_path(path) for path in paths]
+        if not wanted:
+            return {}
+        flags = ["--sparse", "--format=gnu", "--ignore-failed-read", "--no-wildcards"]
+        command = ["tar", "-cf", "-", *flags, *archive.members(wanted)]
+        size = self.limits.workspace_mb << 20
+        async with self.boxes.turn():
+            result = await self._execute(
+                [WORKSPACE.encode(), *map(os.fsencode, command)],
+                env=ENVIRONMENT,
+                seconds=TRANSFER_SECONDS,
+                output_bytes=2 * size + INODES * 2048,
+                reads_all=True,  # of the guest's own files
+            )
+        if result.timed_out:
+            raise SandboxError(f"reading {wanted} took more than {TRANSFER_SECONDS:g} s")
+        return await asyncio.to_thread(archive.unpack, result.stdout, wanted, max_bytes)
+
+    async def write(self, files: Sequence[File]) -> None:
+        """Lay files into the workspace as the guest; SandboxError when it made that impossible."""
+        async with self.boxes.turn():
+            detail = await self._lay(archive.pack(files), "--unlink-first", "--recursive-unlink")
+        if detail:
+            raise SandboxError(f"cannot write {[f.path for f in files]} into the box: {detail}")
+
+    async def _lay(self, tar: bytes, *flags: str) -> str:
+        """Unpack a tar stream in the workspace; what went wrong, if anything."""
+        command = ["tar", "-xpf", "-", "--no-same-owner", *flags]
+        result = await self._execute(
+            [WORKSPACE.encode(), *map(os.fsencode, command)],
+            env=ENVIRONMENT,
+            stdin=tar,
+            seconds=TRANSFER_SECONDS,
+            output_bytes=4096,
+        )
+        said = result.stderr.decode("utf-8", "replace").strip()
+        return "" if result.exit_code == 0 else said or "tar was killed"
+
+    async def close(self) -> None:
+        """Kill what runs, remove the workspace. May be called twice."""
+        self.closed = True
+        self.boxes.discard(self)
+        await self._end()
+        groups, self.groups = self.groups, []
+        for _ in range(100):
+            if cgroups.remove(groups):
+                return
+            await asyncio.sleep(0.02)  # the kernel lets go of the last process a moment later
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        await unbroken(self.close())
