@@ -57,3 +57,11 @@ def test_full_marks_by_tampering_are_not_solved() -> None:
     part = ScorePart("answer", 1.0)
     assert Score.of(part).solved
     assert not Score.of(part, tampered="wrote to the grader's folder").solved
+
+
+def test_success_is_a_matter_of_outcome_parts_alone() -> None:
+    slow = ScorePart("quick", 0.0, kind="process")
+    assert Score.of(ScorePart("answer", 1.0), slow).solved
+    assert Score.of(ScorePart("answer", 1.0), slow).value == 0.5
+    assert not Score.of(ScorePart("answer", 0.9), ScorePart("quick", 1.0, kind="process")).solved
+    assert not Score.of(ScorePart("quick", 1.0, kind="process")).solved

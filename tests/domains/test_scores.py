@@ -7,6 +7,7 @@ from player import play
 
 from practicum.core import Message, ToolCall
 from practicum.domains import domain_names, get_domain
+from practicum.domains.terminal import script
 
 LEVELS = (1, 2, 3)
 
@@ -56,8 +57,7 @@ async def test_part_of_the_work_earns_part_of_the_marks(boxes):
     domain = get_domain("config_edit")
     task = domain.make(5, 3)
     first = task.truth["gold"][0].split("; ")[0]
-    half = (Message.of("assistant", "", ToolCall("shell", {"command": first})),)
-    assert (await play(domain, task, half, boxes)).value == pytest.approx(0.5)
+    assert (await play(domain, task, script(first), boxes)).value == pytest.approx(0.5)
 
 
 async def test_one_of_two_bugs_repaired_earns_something_but_not_all(boxes):

@@ -1,8 +1,10 @@
 """The sampler's tokens and log-probabilities are those of the plain model, however it is asked."""
 
 import itertools
+import math
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -276,3 +278,21 @@ def test_bf16_sampling_stays_close_to_the_plain_model(sharp: Path) -> None:
     said = sampler.sample(prompts)
     every = [e for p, c in zip(prompts, said, strict=True) for e in errors(sharp, p, c)]
     assert sum(every) / len(every) < 0.1
+
+
+def test_tokens_come_as_often_as_their_probability_says(sampler: LocalSampler) -> None:
+    """Over the edges of the blocks in which the vocabulary is drawn, too."""
+    rng = random.Random(43)
+    ids = some_ids(rng, 15)
+    prompts = [Prompt(ids, f"n{i}", 1) for i in range(4000)]
+    sampler.max_rows = 1000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("practicum.engines.sampler.HEAD_ROWS", 100)  # of 512
+        said = sampler.sample(prompts)
+    counts = Counter(completion.ids[0] for completion in said)
+    lps = {c.ids[0]: c.logprobs[0] for c in said}
+    for token, logprob in lps.items():
+        p = math.exp(logprob)
+        assert abs(counts[token] / 4000 - p) < 5 * math.sqrt(p / 4000) + 1e-3
+    assert sum(math.exp(lp) for lp in lps.values()) > 0.9
+    assert len({token // 100 for token in lps}) == 6

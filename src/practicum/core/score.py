@@ -43,5 +43,11 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def solved(self) -> bool:
-        """Every weighted part has its full value, and nothing was tampered with."""
-        return not self.tampered and self.value is not None and self.value >= 1.0 - 1e-9
+        """Every weighted outcome part has its full value, and nothing was tampered with.
+
+        Process parts shape what an episode earns; how it was done does not make it unsolved.
+        """
+        if self.tampered or self.value is None:
+            return False
+        outcomes = [p.value for p in self.parts if p.weight > 0 and p.kind == "outcome"]
+        return bool(outcomes) and all(v is not None and v >= 1.0 - 1e-9 for v in outcomes)

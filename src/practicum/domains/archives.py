@@ -70,7 +70,7 @@ class Archives(Terminal):
             },
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """Packed: exactly the expected files, else nothing. Unpacked: the share of files."""
         path, expected = task.truth["archive"], task.truth["expected"]
         if not path:

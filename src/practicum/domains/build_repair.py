@@ -100,7 +100,7 @@ class BuildRepair(Terminal):
             hidden=[[numbers, str(total)] for total, numbers in hidden.items()],
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of hidden inputs for which a clean build prints the right sum."""
         cases = [
             Case((f"./{task.truth['program']}",), expected, stdin)

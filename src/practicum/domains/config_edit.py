@@ -74,7 +74,7 @@ class ConfigEdit(Terminal):
             expected={path: "\n".join(rows) for path, (_, rows) in used.items()},
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of files that are exactly as they should be."""
         expected = task.truth["expected"].items()
         return checked([text_file(submission, path, text) for path, text in expected])

@@ -82,7 +82,7 @@ class JsonData(Terminal):
             expected="\n".join(name for name, _ in chosen),
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """Full marks for equal JSON (level 1) or the expected lines, else nothing."""
         output, expected = task.truth["output"], task.truth["expected"]
         compare = text_file if isinstance(expected, str) else json_file

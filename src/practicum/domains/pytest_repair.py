@@ -79,7 +79,7 @@ class PytestRepair(Terminal):
         ]
         return script(*task.truth["gold"], Message.of("assistant", "", *edits))
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of hidden calls that are right now and were wrong before, less the reverse."""
         path, truth = task.artifacts[0], task.truth
         calls = [Call(path, *plain) for plain in truth["hidden"] + truth["shown"]]

@@ -111,7 +111,7 @@ class ShellScript(Terminal):
             hidden=[[text, expected] for expected, text in hidden],
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of hidden inputs for which the script prints the right lines."""
         path = task.artifacts[0]
         inputs = [

@@ -10,6 +10,7 @@ from practicum.core import File, Message, Score, Submission, Task, ToolCall
 from practicum.domains.domain import Domain, Script
 from practicum.rewards.compare import path_state, text_file
 from practicum.rewards.parts import checked
+from practicum.rewards.process import submitted
 from practicum.sandbox.contract import Boxes
 
 CLOSING = "Call submit when you are done."
@@ -80,6 +81,14 @@ class Terminal(Domain):
             truth=msgspec.json.decode(msgspec.json.encode({"gold": gold, **truth})),
         )
 
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        """Whether the task is solved."""
+        raise NotImplementedError
+
+    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+        """What `judge` says, and a little more for having submitted solved work."""
+        return submitted(await self.judge(task, submission, boxes), submission)
+
     def solve(self, task: Task) -> Script:
         """The gold commands, one a turn, then submit."""
         return script(*task.truth["gold"])
@@ -122,7 +131,7 @@ class OneOutput(Terminal):
             expected="".join(f"{line}\n" for line in expected),
         )
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """Full marks for the expected lines, else nothing."""
         check = text_file(
             submission,
@@ -157,7 +166,7 @@ class Tree(Terminal):
     are never fewer of these, so a change made to everything is worth nothing.
     """
 
-    async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
+    async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """The share of wanted changes, less one for each thing that should have been kept."""
         kept = [path_state(submission, *state) for state in task.truth["kept"]]
         wanted = []

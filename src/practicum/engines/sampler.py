@@ -111,30 +111,52 @@ class LocalSampler:
             raise EngineError("sampling was given up")
 
     def _drawing(self, temperature: float, banned: list[int]) -> Draw:
-        """What draws tokens by inverse CDF at numbers that their noise gives."""
+        """What draws tokens by inverse CDF at numbers that their noise gives.
+
+        First a block of the vocabulary is drawn, then a token in it: only that block is summed up.
+        """
         blocks = self.model.get_output_embeddings().weight.float().split(HEAD_ROWS)
 
         def draw(
             hidden: torch.Tensor, noise: Sequence[tuple[str, int]]
         ) -> tuple[list[int], list[float]]:
             hidden = hidden.float()
-            logits = torch.cat([linear(hidden, block) for block in blocks], -1)
-            if banned:
-                logits[:, banned] = float("-inf")
+            logits = [linear(hidden, block) for block in blocks]
+            for token in banned:
+                logits[token // HEAD_ROWS][:, token % HEAD_ROWS] = float("-inf")
+            if temperature > 0 and temperature != 1:
+                for part in logits:
+                    part /= temperature
+            lses = torch.stack([part.logsumexp(-1) for part in logits])  # [blocks, R]
+            lse = lses.logsumexp(0)
             if temperature > 0:
-                logits /= temperature
-            lse = logits.logsumexp(-1, keepdim=True)
-            if temperature > 0:
-                mass = (logits - lse).exp_().cumsum(-1)
-                at = [uniform(key, position) for key, position in noise]
-                target = torch.tensor(at, device=mass.device)[:, None] * mass[:, -1:]
-                tokens = torch.searchsorted(mass, target, right=True).clamp_(max=mass.shape[1] - 1)
+                masses = (lses - lse).exp().T  # [R, blocks]
+                numbers = torch.tensor([[uniform(*key)] for key in noise], device=lse.device)
+                which, left = _inverse_cdf(masses, numbers)
             else:
-                tokens = logits.argmax(-1, keepdim=True)
-            chosen = logits.gather(1, tokens) - lse
-            return tokens[:, 0].tolist(), chosen[:, 0].tolist()
+                which = torch.stack([part.amax(-1) for part in logits]).argmax(0)
+            rows = [logits[block][row] for row, block in enumerate(which.tolist())]
+            chosen = torch.nn.utils.rnn.pad_sequence(rows, True, float("-inf"))  # [R, HEAD_ROWS]
+            if temperature > 0:
+                at, _ = _inverse_cdf((chosen - lse[:, None]).exp_(), left)
+            else:
+                at = chosen.argmax(-1)
+            logprobs = chosen.gather(1, at[:, None])[:, 0] - lse
+            return (which * HEAD_ROWS + at).tolist(), logprobs.tolist()
 
         return draw
+
+
+def _inverse_cdf(masses: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where the running sum of `masses` [R, n] passes `numbers` [R, 1], and by how much it did not.
+
+    Returns indices [R], always of a mass above zero, and what was left before them, [R, 1].
+    """
+    sums = masses.cumsum(-1)
+    last = (masses > 0).cumsum(-1).argmax(-1, keepdim=True)  # rounding may leave a number over
+    at = torch.searchsorted(sums, numbers, right=True).minimum(last)
+    before = sums.gather(1, at) - masses.gather(1, at)
+    return at[:, 0], (numbers - before).clamp_(min=0)
 
 
 def _deal(prompts: Sequence[Prompt], streams: int) -> list[list[int]]:

@@ -21,7 +21,7 @@ from practicum.evaluate.near_misses import (
     texts,
 )
 
-AtMost = Literal["floor", "unsolved", "full"]
+AtMost = Literal["floor", "unsolved", "less", "full"]
 
 CONSTANTS = ("", "0", "1", "42", "true", "yes", "None", "[]", "{}", "done")
 ORDERS = (
@@ -42,9 +42,10 @@ JUNK = (
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One submission and the most that it may get: the floor, anything but solved, or full marks.
+    """One submission and the most that it may get.
 
-    Case "full" is a gold solution: it must get exactly that.
+    That is the floor, anything but solved, less than full marks, or full marks. Case "full" is a
+    gold solution: it must get exactly that.
     """
 
     name: str
@@ -60,8 +61,10 @@ def fault(case: Case, score: Score, floor: float) -> str:
         return f"{case.name}: a weighted part is unscored"
     if case.at_most == "full":
         parts = [p.name for p in score.parts if p.name == "tests_passed" and p.value != 1.0]
-        short = parts or ([] if score.solved else ["score"])
+        short = parts or ([] if score.solved and score.value >= 1.0 - 1e-9 else ["score"])
         return f"{case.name}: its {short[0]} is not full ({score.value:.3g})" if short else ""
+    if case.at_most == "less":
+        return f"{case.name}: earns full marks" if score.value >= 1.0 - 1e-9 else ""
     if case.at_most == "unsolved":
         return f"{case.name}: counted as solved" if score.solved else ""
     if score.solved or score.value > floor + 1e-9:
