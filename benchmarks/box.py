@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from practicum.core import Limits
+from practicum.core import File, Limits
 from practicum.sandbox import NativeBoxes
 
 AT_ONCE = 4
@@ -64,6 +64,19 @@ async def overshoot(boxes: NativeBoxes, count: int) -> float:
             late.append((time.perf_counter() - begin - 0.05) * 1e3)
             assert result.timed_out
     return statistics.median(late)
+
+
+async def fork_milliseconds(boxes: NativeBoxes, rounds: int) -> float:
+    """For each child of a workspace with 200 files and 2 MB, the snapshot shared; the median."""
+    spent = []
+    files = [File(f"folder{n % 10}/file{n}", os.urandom(10_000)) for n in range(200)]
+    async with await boxes.open(files, LIMITS) as box:
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            children = await box.fork(8)
+            spent.append((time.perf_counter() - begin) * 1e3 / 8)
+            await asyncio.gather(*(child.close() for child in children))
+    return statistics.median(spent)
 
 
 async def idle_megabytes(boxes: NativeBoxes, count: int) -> float:
@@ -116,6 +129,7 @@ async def measure(quick: bool) -> dict[str, object]:
         "name": "box",
         "ratio_throughput_vs_bwrap": median["cold"] / median["bwrap"] if bwrap else None,
         "ratio_warm_vs_subprocess": median["warm"] / median["subprocess"],
+        "fork_child_ms": await fork_milliseconds(boxes, 3 if quick else 9),
         "timeout_overshoot_ms": await overshoot(boxes, 10 if quick else 30),
         "idle_box_mb": await idle_megabytes(boxes, 100 if quick else 500),
         "peer": "bubblewrap",

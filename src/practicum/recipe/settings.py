@@ -37,7 +37,7 @@ class SamplerSettings(Strict):
     """How tokens are sampled."""
 
     dtype: str = Field("bfloat16", pattern="^(bfloat16|float32)$")
-    max_rows: int = Field(64, ge=1)  # episodes decoded at once by one thread
+    max_rows: int = Field(48, ge=1)  # episodes decoded at once by one thread
 
 
 class EvaluationSettings(Strict):

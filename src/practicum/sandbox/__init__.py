@@ -2,7 +2,7 @@
 
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.choose import BACKENDS, open_boxes
-from practicum.sandbox.contract import Boxes, Result, Sandbox
+from practicum.sandbox.contract import Boxes, Result, Sandbox, Snapshot
 from practicum.sandbox.host import Capabilities
 from practicum.sandbox.native import NativeBoxes
 
@@ -14,5 +14,6 @@ __all__ = [
     "NativeBoxes",
     "Result",
     "Sandbox",
+    "Snapshot",
     "open_boxes",
 ]

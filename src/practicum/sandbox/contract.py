@@ -26,6 +26,17 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that the guest could write, at one moment: /workspace, /tmp and /dev/shm.
+
+    `archive` is a plain tar file with paths from the root of the box: it can be kept, looked at and
+    carried elsewhere.
+    """
+
+    archive: bytes
+    limits: Limits
+
+
 class Sandbox(Protocol):
     """One box. Paths are relative to the workspace, which is /workspace inside."""
 
@@ -53,6 +64,14 @@ class Sandbox(Protocol):
         """Lay files into the workspace as the guest, with their parents; existing ones go."""
         ...
 
+    async def snapshot(self) -> Snapshot:
+        """What the box holds now. Modes and links are kept, sockets are left out."""
+        ...
+
+    async def fork(self, count: int) -> "list[Sandbox]":
+        """Boxes that hold what this one holds now, and from then on go their own ways."""
+        ...
+
     async def close(self) -> None:
         """Kill what runs, remove the workspace. May be called twice."""
         ...
@@ -72,6 +91,10 @@ class Boxes(Protocol):
 
     async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
         """A fresh box whose workspace holds `files`."""
+        ...
+
+    async def restore(self, snapshot: Snapshot) -> Sandbox:
+        """A fresh box that holds what another one held."""
         ...
 
     async def close(self) -> None:

@@ -16,13 +16,14 @@ from typing import Self
 from practicum.core import Artifact, File, Limits, SandboxError
 from practicum.sandbox import archive, cgroups
 from practicum.sandbox.command import unbroken
-from practicum.sandbox.contract import Result, Sandbox
+from practicum.sandbox.contract import Result, Sandbox, Snapshot
 from practicum.sandbox.host import box_uid, capabilities
 from practicum.sandbox.image import image
 
 WORKSPACE = "/workspace"
 INODES = 16384  # of the workspace, /tmp and /dev/shm together
 OPEN_FILES = 1024
+KEPT = ("workspace", "tmp", "dev/shm")  # what the guest can write
 TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -63,7 +64,22 @@ class LocalBoxes:
 
     async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
         """A fresh box whose workspace holds `files`."""
-        tar = archive.pack(files) if files else b""
+        return await self._start(archive.pack(files) if files else b"", limits)
+
+    async def restore(self, snapshot: Snapshot) -> Sandbox:
+        """A fresh box that holds what another one held."""
+        box = await self._start(b"", snapshot.limits)
+        try:
+            async with self.turn():
+                detail = await box.lay(snapshot.archive, "-C", "/")
+            if detail:
+                raise SandboxError(f"cannot restore a snapshot: {detail}")
+        except BaseException:
+            await unbroken(box.close())
+            raise
+        return box
+
+    async def _start(self, tar: bytes, limits: Limits) -> "LocalBox":
         box = self._new(self.made, limits)
         self.made += 1
         self._open.add(box)
@@ -177,11 +193,11 @@ class LocalBox:
     async def write(self, files: Sequence[File]) -> None:
         """Lay files into the workspace as the guest; SandboxError when it made that impossible."""
         async with self.boxes.turn():
-            detail = await self._lay(archive.pack(files), "--unlink-first", "--recursive-unlink")
+            detail = await self.lay(archive.pack(files), "--unlink-first", "--recursive-unlink")
         if detail:
             raise SandboxError(f"cannot write {[f.path for f in files]} into the box: {detail}")
 
-    async def _lay(self, tar: bytes, *flags: str) -> str:
+    async def lay(self, tar: bytes, *flags: str) -> str:
         """Unpack a tar stream in the workspace; what went wrong, if anything."""
         command = ["tar", "-xpf", "-", "--no-same-owner", *flags]
         result = await self._execute(
@@ -193,6 +209,36 @@ class LocalBox:
         )
         said = result.stderr.decode("utf-8", "replace").strip()
         return "" if result.exit_code == 0 else said or "tar was killed"
+
+    async def snapshot(self) -> Snapshot:
+        """What the box holds now; see `Sandbox`."""
+        size = self.limits.workspace_mb << 20
+        command = ["tar", "-cf", "-", "--sparse", "--format=gnu", *KEPT]
+        async with self.boxes.turn():
+            result = await self._execute(
+                [b"/", *map(os.fsencode, command)],
+                env=ENVIRONMENT,
+                seconds=TRANSFER_SECONDS,
+                output_bytes=2 * size + INODES * 2048,
+                reads_all=True,
+            )
+        if result.exit_code != 0 or result.output_cut:
+            said = result.stderr.decode("utf-8", "replace").strip()
+            raise SandboxError(f"cannot take a snapshot: {said or 'it is too large or too slow'}")
+        return Snapshot(result.stdout, self.limits)
+
+    async def fork(self, count: int) -> list[Sandbox]:
+        """Boxes that hold what this one holds now; see `Sandbox`."""
+        taken = await self.snapshot()
+        found = await asyncio.gather(
+            *(self.boxes.restore(taken) for _ in range(count)), return_exceptions=True
+        )
+        made = [box for box in found if not isinstance(box, BaseException)]
+        for failure in found:
+            if isinstance(failure, BaseException):
+                await asyncio.gather(*(box.close() for box in made))
+                raise failure
+        return made
 
     async def close(self) -> None:
         """Kill what runs, remove the workspace. May be called twice."""

@@ -190,7 +190,7 @@ class NativeBox(LocalBox):
             raise SandboxError(f"a box was not ready within {SETUP_SECONDS:g} s; lower max_running")
         if not self._ready.result():
             raise SandboxError(advice(self._error))
-        if tar and (detail := await self._lay(tar)):
+        if tar and (detail := await self.lay(tar)):
             raise SandboxError(
                 f"cannot lay the files of a task into its box: {detail}; "
                 "does Limits.workspace_mb leave room for them?"
