@@ -136,6 +136,11 @@ class _Counted:
         self.opened += 1
         return await self._boxes.open(*args, **kwargs)
 
+    async def restore(self, *args: Any) -> Any:
+        """Count and pass on."""
+        self.opened += 1
+        return await self._boxes.restore(*args)
+
     async def close(self) -> None:
         """Pass on."""
         await self._boxes.close()
