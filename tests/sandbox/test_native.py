@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -77,3 +78,16 @@ def test_a_program_that_was_not_built_or_of_another_source_is_not_used(
     monkeypatch.undo()
     native.helper.cache_clear()
     assert isinstance(open_boxes(), NativeBoxes)
+
+
+async def test_a_box_that_is_cancelled_while_it_is_made_is_gone_at_once(boxes: NativeBoxes) -> None:
+    for delay in (0, 0.0005, 0.001, 0.002, 0.004):
+        task = asyncio.create_task(boxes.open())
+        await asyncio.sleep(delay)
+        task.cancel()
+        begin = time.monotonic()
+        (found,) = await asyncio.gather(task, return_exceptions=True)
+        if not isinstance(found, BaseException):  # it was made in time
+            await found.close()
+        assert time.monotonic() - begin < 10
+    assert not boxes._open

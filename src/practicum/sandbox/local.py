@@ -82,7 +82,7 @@ class LocalBoxes:
     async def _start(self, tar: bytes, limits: Limits) -> "LocalBox":
         box = self._new(self.made, limits)
         self.made += 1
-        self._open.add(box)
+        self.add(box)
         try:
             async with self.turn():
                 await box.start(tar)
@@ -102,6 +102,10 @@ class LocalBoxes:
             await self._delay()
         async with self._turns:
             yield
+
+    def add(self, box: "LocalBox") -> None:
+        """Remember a box until it is closed."""
+        self._open.add(box)
 
     def discard(self, box: "LocalBox") -> None:
         """Forget a closed box."""

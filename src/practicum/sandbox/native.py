@@ -296,11 +296,11 @@ class NativeBox(LocalBox):
 
     async def _end(self) -> None:
         """End the box: the kernel kills all that is in it."""
+        if self._socket is not None and not self._ready.done():
+            await asyncio.wait([self._ready], timeout=SETUP_SECONDS)  # until it can be killed
         ours, self._socket = self._socket, None
         if ours is None:
             return
-        if not self._ready.done():  # it is being made: wait until there is something to kill
-            await asyncio.wait([self._ready], timeout=SETUP_SECONDS)
         self._end_of_talk(ours)
         ours.close()
         if self._init:
