@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from practicum.core import SandboxError, content_hash
+from practicum.sandbox.host import box_uid
 
 PYTHON = "/usr/bin/python3"
 _ETC = {
@@ -53,9 +54,9 @@ def image() -> Path:
 
 
 def _cache_folders() -> list[Path]:
-    """Places in order of preference; for root only those that a guest's uid can enter."""
+    """Places in order of preference; where guests have another uid, those that it can enter."""
     fallback = Path(tempfile.gettempdir(), f"practicum-{os.getuid()}")
-    if os.getuid() == 0:
+    if box_uid(0) != os.getuid():
         return [Path("/var/cache/practicum"), fallback]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return [Path(home, "practicum"), fallback]
