@@ -52,9 +52,8 @@ from practicum.core import SandboxError
 from practicum.sandbox import BubblewrapBoxes
 
 async def main():
-    boxes = BubblewrapBoxes()
     try:
-        await boxes.open()
+        await BubblewrapBoxes().open()
     except SandboxError as error:
         print("refused:", error)
 
