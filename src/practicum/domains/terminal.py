@@ -1,5 +1,6 @@
 """What the terminal domains share: how a task is put together, and scripts of shell commands."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
@@ -81,9 +82,9 @@ class Terminal(Domain):
             truth=msgspec.json.decode(msgspec.json.encode({"gold": gold, **truth})),
         )
 
+    @abstractmethod
     async def judge(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """Whether the task is solved."""
-        raise NotImplementedError
 
     async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
         """What `judge` says, and a little more for having submitted solved work."""

@@ -12,8 +12,8 @@
  *                   through which a process joins a cgroup
  *
  * Everything else is said on the box's socket. From the box: "P" with a pidfd of pid 1, "R" when it
- * is ready, "E text" when it cannot be, "S code utime stime maxrss" when a command and all that it
- * started are dead (code: exit status, or minus the signal). To the box: "X" runs a command with the
+ * is ready, "E text" when it cannot be, "S code" when a command and all that it started are dead
+ * (code: exit status, or minus the signal). To the box: "X" runs a command with the
  * three descriptors that come along as its streams, "K" kills everything that runs.
  *
  * A box ends when its socket does: whoever dies, the kernel closes the socket, pid 1 exits, and with
@@ -381,7 +381,6 @@ static void serve(void)
 	struct pollfd sources[2] = {{sock, POLLIN, 0}, {ended, POLLIN, 0}};
 	pid_t running = 0;
 	int code = 0;
-	struct rusage used = {0};
 	tell(-1, "R");
 	for (;;) {
 		if (poll(sources, 2, -1) < 0)
@@ -392,19 +391,14 @@ static void serve(void)
 				;
 			int status;
 			pid_t pid;
-			struct rusage usage;
-			while ((pid = wait4(-1, &status, WNOHANG, &usage)) > 0)
+			while ((pid = waitpid(-1, &status, WNOHANG)) > 0)
 				if (pid == running) {
 					code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-					used = usage;
 					kill(-1, SIGKILL);
 				}
 			if (pid < 0 && running) { /* none is left */
 				running = 0;
-				tell(-1, "S%d %ld %ld %ld", code,
-				     used.ru_utime.tv_sec * 1000000L + used.ru_utime.tv_usec,
-				     used.ru_stime.tv_sec * 1000000L + used.ru_stime.tv_usec,
-				     used.ru_maxrss);
+				tell(-1, "S%d", code);
 			}
 		}
 		if (sources[0].revents) {

@@ -7,6 +7,7 @@ contract of that.
 import asyncio
 import os
 import posixpath
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -39,7 +40,7 @@ ENVIRONMENT = {
 }
 
 
-class LocalBoxes:
+class LocalBoxes(ABC):
     """Makes boxes on this machine and bounds how many commands run at once; see `Boxes`."""
 
     def __init__(
@@ -58,9 +59,9 @@ class LocalBoxes:
         self._turns = asyncio.Semaphore(max_running)
         self._open: set[LocalBox] = set()
 
+    @abstractmethod
     def _new(self, slot: int, limits: Limits) -> "LocalBox":
         """A box of this kind that is not made yet."""
-        raise NotImplementedError
 
     async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
         """A fresh box whose workspace holds `files`."""
@@ -112,7 +113,7 @@ class LocalBoxes:
         self._open.discard(box)
 
 
-class LocalBox:
+class LocalBox(ABC):
     """One box; see `Sandbox`. Made by `LocalBoxes.open`."""
 
     def __init__(self, boxes: LocalBoxes, slot: int, limits: Limits) -> None:
@@ -122,10 +123,11 @@ class LocalBox:
         self.pid = 0  # on this host, of the process with which the box ends
         self.closed = False
 
+    @abstractmethod
     async def start(self, tar: bytes) -> None:
         """Make the workspace and lay the files of `tar` into it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _execute(
         self,
         words: Sequence[bytes],
@@ -141,11 +143,10 @@ class LocalBox:
         With `reads_all`, modes of the guest's own files do not matter. Raises ValueError or OSError
         for words that no kernel could run, SandboxError for what is not the guest's doing.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def _end(self) -> None:
         """Kill what runs and unmake the box, but for its cgroups."""
-        raise NotImplementedError
 
     async def run(
         self,

@@ -264,7 +264,7 @@ class NativeBox(LocalBox):
                 raise SandboxError("the box was closed while a command ran in it")
             if not said:
                 raise SandboxError(f"the box died: {self._error or 'it was killed'}")
-            code = int(said.split()[0])
+            code = int(said)
             return Result(
                 stdout=bytes(running.out.data),
                 stderr=bytes(running.err.data),
