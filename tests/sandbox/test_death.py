@@ -142,7 +142,7 @@ import practicum.sandbox
 async def main():
     boxes = getattr(practicum.sandbox, sys.argv[2])()
     box = await boxes.open()
-    print("keeper", box.pid, *box.groups, flush=True)
+    print("keeper", box.pid, *box.group.folders, flush=True)
     guest = f"(setsid sleep {sys.argv[1]} &); sleep {sys.argv[1]}"
     await box.run(["bash", "-c", guest], seconds=600)
 

@@ -140,7 +140,7 @@ def test_cgroups_that_cannot_be_made_are_not_claimed(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("memory pids")
     (tmp_path / "cgroup.subtree_control").write_text("cpu")
     assert Cgroups(tmp_path).parents == {}
-    assert Cgroups(tmp_path).make("x", Limits()) == []
+    assert Cgroups(tmp_path).take(Limits()).folders == []
 
 
 def test_the_image_is_remade_when_a_cleaner_took_a_file(

@@ -155,3 +155,20 @@ def models(
         list_models()
     else:
         show_model(reference)
+
+
+@app.command()
+def boxes(
+    clean: Annotated[
+        bool,
+        typer.Option("--clean", help="Kill boxes whose owner is gone, remove what they left."),
+    ] = False,
+) -> None:
+    """List the boxes of this machine and who opened them."""
+    with loading():
+        from practicum.cli.boxes import clean_up, list_boxes
+
+    if clean:
+        clean_up()
+    else:
+        list_boxes()

@@ -45,10 +45,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One thing that happened: a tool call that ran, or a turn without a usable call."""
+    """One thing that happened: a tool call, a turn without a usable call, a request to a host."""
 
     turn: int
-    kind: Literal["call", "invalid"]
+    kind: Literal["call", "invalid", "network"]
     tool: str = ""
     arguments: dict[str, Any] = {}
     ok: bool = True

@@ -27,8 +27,10 @@ class Limits(msgspec.Struct, frozen=True):
     observation_chars: int = 600
     memory_mb: int = 512
     processes: int = 64
+    cpus: float = 1.0  # processors that all commands of the box together may keep busy
     output_bytes: int = 64 * 1024
     workspace_mb: int = 32
+    network: tuple[str, ...] = ()  # "loopback", or "host:port" of what may be reached by a proxy
 
 
 class Task(msgspec.Struct, frozen=True, dict=True):

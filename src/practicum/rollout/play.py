@@ -167,6 +167,7 @@ class _Play:
                     self.box = await self.boxes.open(task.files, limits)
                 context = ToolContext(self.box, limits, limits.seconds)
             results, final = await self._act(context, turn)
+            self._note_requests()
             state = render_task_state(context.state)
             if state and not final and not any(c.name == KEY for c in turn.message.calls):
                 results[-1] = _with_note(results[-1], state)
@@ -201,6 +202,16 @@ class _Play:
                 results.append(message)
                 final = final or ends
         return results, final
+
+    def _note_requests(self) -> None:
+        """Put on record what the commands of this turn asked of the network."""
+        for asked in self.box.requests() if self.box else ():
+            place = {"method": asked.method, "host": asked.host, "port": asked.port}
+            fine = asked.allowed and not asked.error
+            said = asked.error or ("" if asked.allowed else "not allowed")
+            self.events.append(
+                Event(len(self.turns), "network", "", place, fine, None, said, asked.seconds)
+            )
 
     async def _call(
         self, context: ToolContext, turn: int, call: ToolCall

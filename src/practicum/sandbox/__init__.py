@@ -2,12 +2,13 @@
 
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.choose import BACKENDS, open_boxes
-from practicum.sandbox.contract import Boxes, Result, Sandbox, Snapshot
+from practicum.sandbox.contract import Archive, Boxes, Result, Sandbox, Snapshot
 from practicum.sandbox.host import Capabilities
 from practicum.sandbox.native import NativeBoxes
 
 __all__ = [
     "BACKENDS",
+    "Archive",
     "Boxes",
     "BubblewrapBoxes",
     "Capabilities",

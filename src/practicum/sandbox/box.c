@@ -1,20 +1,24 @@
 /*
  * Boxes without root: a spawner that makes namespaces, and the agent that is pid 1 in them.
  *
- *     practicum-box FD
+ *     practicum-box FD OWNER
  *
  * The spawner is single-threaded and small, so that making a box costs the same however large the
- * trainer is. It takes messages from FD, a SOCK_SEQPACKET socket:
+ * trainer is. It lays out once, in a mount namespace of its own, what every box sees; a box begins
+ * with a copy of that. OWNER, the pid of who started it, is there to be read in a list of processes.
+ * It takes messages from FD, a SOCK_SEQPACKET socket:
  *
- *     L layout      what every box sees: records of an operation and two strings, each ended by NUL
  *     F filter      the seccomp program, an array of struct sock_filter
- *     C numbers     make a box; the first descriptor is the box's own socket, the others are files
- *                   through which a process joins a cgroup
+ *     L layout      what every box sees: records of an operation and two strings, each ended by NUL
+ *     C numbers     make a box (struct request). Descriptors: the box's own socket, files through
+ *                   which a process joins a cgroup, and layers, the lowest first
  *
- * Everything else is said on the box's socket. From the box: "P" with a pidfd of pid 1, "R" when it
- * is ready, "E text" when it cannot be, "S code" when a command and all that it started are dead
- * (code: exit status, or minus the signal). To the box: "X" runs a command with the
- * three descriptors that come along as its streams, "K" kills everything that runs.
+ * Everything else is said on the box's socket. From the box: "R" when it is ready, with a pidfd of
+ * pid 1 ("R1": what is written in it can be a layer of other boxes), "E text" when it cannot be,
+ * "S code" when a command and all that it started are dead (code: exit status, or minus the signal).
+ * To the box: "X" runs a command with the three descriptors that come along as its streams, "K" kills
+ * everything that runs, "L" asks for an "L" with all that is written as a mount that is nowhere,
+ * "N" for an "N" with the socket on which a proxy may listen in the box.
  *
  * A box ends when its socket does: whoever dies, the kernel closes the socket, pid 1 exits, and with
  * it all processes and mounts of the box.
@@ -28,6 +32,7 @@
 #include <linux/sched.h>
 #include <linux/seccomp.h>
 #include <net/if.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -45,6 +50,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <grp.h>
 #include <unistd.h>
 
@@ -52,10 +58,11 @@
 #define SOURCE "unknown"
 #endif
 
-enum { GUEST = 1000, MAX_MESSAGE = 1 << 19, MAX_FDS = 8, MAX_WORDS = 1 << 16 };
+enum { NONE, LOOPBACK, PROXY }; /* networks */
+enum { PROXY_PORT = 3128, GUEST = 1000, MAX_MESSAGE = 1 << 19, MAX_FDS = 32, MAX_WORDS = 1 << 16, MAX_NETS = 256 };
 
 struct request {
-	long uid, size, inodes, data, processes, files, file_size;
+	long uid, size, inodes, data, processes, files, file_size, network, groups, layers;
 };
 
 static const char source[] __attribute__((used)) = "practicum-box source " SOURCE;
@@ -64,7 +71,8 @@ static size_t layout_size;
 static struct sock_filter filter[4096];
 static unsigned short filter_size;
 static char message[MAX_MESSAGE + 1];
-static int sock = -1; /* the box's socket, in processes that belong to a box */
+static int control;   /* the spawner's socket */
+static int sock = -1; /* the box's socket, or that of the box which is being made */
 static struct request box;
 
 /* Send a short text on the box's socket, perhaps with a descriptor. */
@@ -78,23 +86,38 @@ static void tell(int fd, const char *format, ...)
 	if (n >= (int)sizeof text)
 		n = sizeof text - 1;
 	struct iovec part = {text, n};
-	char control[CMSG_SPACE(sizeof(int))] = {0};
+	char space[CMSG_SPACE(sizeof(int))] = {0};
 	struct msghdr header = {.msg_iov = &part, .msg_iovlen = 1};
 	if (fd >= 0) {
-		header.msg_control = control;
-		header.msg_controllen = sizeof control;
+		header.msg_control = space;
+		header.msg_controllen = sizeof space;
 		struct cmsghdr *c = CMSG_FIRSTHDR(&header);
 		c->cmsg_level = SOL_SOCKET;
 		c->cmsg_type = SCM_RIGHTS;
 		c->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(c), &fd, sizeof fd);
+		memcpy(CMSG_DATA(c), &fd, sizeof(int));
 	}
 	sendmsg(sock, &header, MSG_NOSIGNAL);
 }
 
+static ssize_t take(int from, int *fds, int *count);
+
+/* A box that cannot be ends; a spawner without a layout says so to all who ask for a box. */
 static void fail(const char *what)
 {
-	tell(-1, "E%s: %s", what, strerror(errno));
+	int error = errno, fds[MAX_FDS], count;
+	if (sock >= 0) {
+		tell(-1, "E%s: %s", what, strerror(error));
+		_exit(1);
+	}
+	while (take(control, fds, &count) >= 0) {
+		if (count > 0) {
+			sock = fds[0];
+			tell(-1, "E%s: %s", what, strerror(error));
+		}
+		for (int i = 0; i < count; i++)
+			close(fds[i]);
+	}
 	_exit(1);
 }
 
@@ -108,11 +131,11 @@ static void must(int result, const char *what)
 static ssize_t take(int from, int *fds, int *count)
 {
 	struct iovec part = {message, MAX_MESSAGE};
-	char control[CMSG_SPACE(MAX_FDS * sizeof(int))];
+	char space[CMSG_SPACE(MAX_FDS * sizeof(int))];
 	struct msghdr header = {.msg_iov = &part,
 				.msg_iovlen = 1,
-				.msg_control = control,
-				.msg_controllen = sizeof control};
+				.msg_control = space,
+				.msg_controllen = sizeof space};
 	ssize_t n;
 	do
 		n = recvmsg(from, &header, MSG_CMSG_CLOEXEC);
@@ -202,9 +225,7 @@ static void make_devices(void)
 		bind_mount(from, to, MOUNT_ATTR_NOEXEC);
 	}
 	place("dev/pts", 1);
-	must(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
-		   "newinstance,ptmxmode=0666,mode=620"),
-	     "dev/pts");
+	place("dev/shm", 1);
 	symlink("pts/ptmx", "dev/ptmx");
 	symlink("/proc/self/fd", "dev/fd");
 	symlink("/proc/self/fd/0", "dev/stdin");
@@ -212,46 +233,106 @@ static void make_devices(void)
 	symlink("/proc/self/fd/2", "dev/stderr");
 }
 
-/* One sized tmpfs holds all that the guest can write. */
-static void make_workspace(void)
-{
-	static const char *names[][2] = {
-		{"own/workspace", "workspace"}, {"own/tmp", "tmp"}, {"own/shm", "dev/shm"}};
-	char options[128];
-	snprintf(options, sizeof options, "size=%ld,nr_inodes=%ld,mode=755", box.size, box.inodes);
-	place("own", 1);
-	must(mount("box", "own", "tmpfs", MS_NOSUID | MS_NODEV, options), "workspace");
-	for (int i = 0; i < 3; i++) {
-		must(mkdir(names[i][0], 0755), names[i][0]);
-		place(names[i][1], 1);
-		bind_mount(names[i][0], names[i][1], MOUNT_ATTR_NODEV);
-	}
-	must(umount2("own", MNT_DETACH), "own");
-	rmdir("own");
-	place("var", 1);
-	symlink("../tmp", "var/tmp");
-}
-
-static void make_root(void)
+/* Once: below /new what every box sees, beside it an empty place for what each adds. */
+static void prepare(void)
 {
 	must(mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL), "/");
 	must(mount("base", "/tmp", "tmpfs", 0, "size=64k,mode=755"), "/tmp");
-	must(mkdir("/tmp/old", 0755), "old");
-	must(mkdir("/tmp/new", 0755), "new");
-	must(syscall(SYS_pivot_root, "/tmp", "/tmp/old"), "pivot_root");
-	must(mount("root", "/new", "tmpfs", MS_NOSUID, "size=1m,mode=755"), "/new");
+	must(chdir("/tmp"), "/tmp");
+	static const char *names[] = {"old", "new", "own", "merged", "proc"};
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		must(mkdir(names[i], 0755), names[i]);
+	must(syscall(SYS_pivot_root, ".", "old"), "pivot_root");
+	must(mount("/old/proc", "/proc", NULL, MS_BIND, NULL), "/proc"); /* to mount others */
+	must(mount("root", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755"), "/new");
 	must(chdir("/new"), "/new");
-	place("proc", 1);
+	static const char *folders[] = {"proc", "workspace", "tmp", "var"};
+	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+		place(folders[i], 1);
+	symlink("../tmp", "var/tmp");
 	lay_out();
 	make_devices();
-	make_workspace();
-	must(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "/proc");
+	set_attributes("/new/dev", 0, MOUNT_ATTR_RDONLY);
+	set_attributes("/new", 0, MOUNT_ATTR_RDONLY);
 	must(umount2("/old", MNT_DETACH), "/old");
+	must(chdir("/"), "/");
+}
+
+/* A sized tmpfs for all that the guest of a box will write, as a mount that is nowhere yet. */
+static int make_store(long uid, long gid)
+{
+	const char *names[] = {"size", "nr_inodes", "mode", "uid", "gid"};
+	long values[] = {box.size, box.inodes, 755, uid, gid};
+	char text[32];
+	int fs = syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+	for (int i = 0; i < 5; i++) {
+		snprintf(text, sizeof text, "%ld", values[i]);
+		if (syscall(SYS_fsconfig, fs, FSCONFIG_SET_STRING, names[i], text, 0) < 0)
+			break;
+	}
+	syscall(SYS_fsconfig, fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0);
+	int store = syscall(SYS_fsmount, fs, FSMOUNT_CLOEXEC,
+			    MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+	int error = errno;
+	close(fs);
+	errno = error;
+	return store;
+}
+
+/* A second mount of one that is nowhere (Linux 6.15 and later). */
+static int another(int mount)
+{
+	return syscall(SYS_open_tree, mount, "",
+		       OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+}
+
+/* Put the store in its place, over the layers if there are some; can it become a layer? */
+static int make_workspace(int store, const int *layers)
+{
+	static const char *names[][2] = {
+		{"workspace", "workspace"}, {"tmp", "tmp"}, {"shm", "dev/shm"}};
+	char options[1024], path[64];
+	const char *top = "/own/upper";
+	int own = another(store), can = own >= 0;
+	must(syscall(SYS_move_mount, can ? own : store, "", AT_FDCWD, "/own",
+		     MOVE_MOUNT_F_EMPTY_PATH),
+	     "/own");
+	must(mkdir(top, 0755), top);
+	can = can && setxattr(top, "user.overlay.practicum", "y", 1, 0) == 0; /* Linux 6.6 */
+	if (box.layers) {
+		must(mkdir("/own/work", 0755), "/own/work");
+		int n = sprintf(options, "userxattr,volatile,upperdir=%s,workdir=/own/work", top);
+		for (int i = box.layers - 1; i >= 0; i--) {
+			int layer = another(layers[i]);
+			must(layer, "layer");
+			n += snprintf(options + n, sizeof options - n, "%s/proc/self/fd/%d/upper",
+				      i == box.layers - 1 ? ",lowerdir=" : ":", layer);
+		}
+		top = "/merged";
+		must(mount("box", top, "overlay", MS_NOSUID | MS_NODEV, options), "layers");
+	}
+	for (int i = 0; i < 3; i++) {
+		snprintf(path, sizeof path, "%s/%s", top, names[i][0]);
+		if (!box.layers)
+			must(mkdir(path, 0755), path);
+		must(mount(path, names[i][1], NULL, MS_BIND, NULL), path);
+	}
+	return can;
+}
+
+static int make_root(int store, const int *layers)
+{
+	must(mount("/new", "/new", NULL, MS_BIND | MS_REC, NULL), "/new");
+	must(chdir("/new"), "/new");
+	int can_be_layer = make_workspace(store, layers);
+	must(mount("devpts", "dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
+		   "newinstance,ptmxmode=0666,mode=620"),
+	     "dev/pts");
+	must(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "/proc");
 	must(syscall(SYS_pivot_root, ".", "."), "pivot_root");
 	must(umount2(".", MNT_DETACH), "base");
 	must(chdir("/"), "/");
-	set_attributes("/dev", 0, MOUNT_ATTR_RDONLY);
-	set_attributes("/", 0, MOUNT_ATTR_RDONLY);
+	return can_be_layer;
 }
 
 /* ---- pid 1 ---- */
@@ -268,13 +349,25 @@ static void map_ids(long uid, long gid)
 	must(setresuid(GUEST, GUEST, GUEST), "setresuid");
 }
 
-static void raise_loopback(void)
+/* Raise the loopback; a socket on which the host can listen in the box, if there is a proxy. */
+static int make_network(void)
 {
 	struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP};
-	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct sockaddr_in here = {.sin_family = AF_INET,
+				   .sin_port = htons(PROXY_PORT),
+				   .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	if (box.network == NONE)
+		return -1;
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	must(fd, "socket");
 	must(ioctl(fd, SIOCSIFFLAGS, &lo), "lo");
+	if (box.network == PROXY) {
+		must(bind(fd, (struct sockaddr *)&here, sizeof here), "proxy");
+		must(listen(fd, 64), "proxy");
+		return fd;
+	}
 	close(fd);
+	return -1;
 }
 
 static const uint32_t READING = 1u << CAP_DAC_READ_SEARCH, DROPPING = 1u << CAP_SETPCAP;
@@ -370,7 +463,7 @@ static void become(size_t size, const int *streams)
 	_exit(code);
 }
 
-static void serve(void)
+static void serve(int can_be_layer, int store, int proxy)
 {
 	sigset_t child;
 	sigemptyset(&child);
@@ -381,7 +474,10 @@ static void serve(void)
 	struct pollfd sources[2] = {{sock, POLLIN, 0}, {ended, POLLIN, 0}};
 	pid_t running = 0;
 	int code = 0;
-	tell(-1, "R");
+	int self = syscall(SYS_pidfd_open, 1, 0);
+	must(self, "pidfd");
+	tell(self, "R%d", can_be_layer);
+	close(self);
 	for (;;) {
 		if (poll(sources, 2, -1) < 0)
 			continue;
@@ -408,6 +504,10 @@ static void serve(void)
 				_exit(0); /* the host is gone, or done with this box */
 			if (message[0] == 'K') {
 				kill(-1, SIGKILL);
+			} else if (message[0] == 'L') {
+				tell(store, "L");
+			} else if (message[0] == 'N') {
+				tell(proxy, "N");
 			} else if (message[0] == 'X' && count == 3 && !running) {
 				running = fork();
 				if (running == 0)
@@ -424,99 +524,197 @@ static void serve(void)
 	}
 }
 
-static void be_pid_1(long uid, long gid)
+static void be_pid_1(const int *fds, int store, long uid, long gid)
 {
+	must(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable"); /* else /proc/self is closed to us */
+	for (int i = 1; i <= box.groups; i++)
+		if (write(fds[i], "0", 1) < 0)
+			fail("cgroup");
+	must(unshare(CLONE_NEWCGROUP), "cgroup namespace"); /* with the groups as its root */
 	map_ids(uid, gid);
 	must(setsid(), "setsid");
-	raise_loopback();
+	int proxy = make_network();
 	must(sethostname("box", 3), "hostname");
-	make_root();
-	dup2(sock, 3); /* the only descriptor that stays */
-	sock = 3;
-	fcntl(sock, F_SETFD, FD_CLOEXEC);
-	syscall(SYS_close_range, 4, ~0u, 0);
+	int can_be_layer = make_root(store, fds + 1 + box.groups);
+	/* the only descriptors that stay are the socket, the store, and what the proxy listens on */
+	int stay[] = {sock, store, proxy}, to = 3;
+	for (int i = 0; i < 3; i++)
+		stay[i] = fcntl(stay[i], F_DUPFD_CLOEXEC, 200);
+	sock = dup3(stay[0], to++, O_CLOEXEC);
+	store = dup3(stay[1], to++, O_CLOEXEC);
+	if (proxy >= 0)
+		proxy = dup3(stay[2], to++, O_CLOEXEC);
+	syscall(SYS_close_range, to, ~0u, 0);
 	for (int fd = 0; fd < 3; fd++)
 		close(fd);
 	open("/dev/null", O_RDWR);
 	dup(0);
 	dup(0);
 	drop_rights();
-	serve();
+	serve(can_be_layer, store, proxy);
 }
 
 /* ---- the spawner ---- */
 
-/* In a process of its own: join the cgroups, become the box's user, and clone pid 1. */
-static void make_box(const int *fds, int count)
+/* Write an id map of the parent process: all that we have, each to itself, or only `id`. */
+static int map_parent(const char *name, long id)
 {
-	sock = fds[0];
-	for (int i = 1; i < count; i++)
-		if (write(fds[i], "0", 1) < 0)
-			fail("cgroup");
-	if (box.uid != (long)geteuid()) {
-		must(setgroups(0, NULL), "setgroups");
-		must(setresgid(box.uid, box.uid, box.uid), "setresgid");
-		must(setresuid(box.uid, box.uid, box.uid), "setresuid");
-		/* a change of identity hides /proc/self from us */
-		must(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable");
+	char path[64], text[4096];
+	snprintf(path, sizeof path, "/proc/self/%s", name);
+	FILE *ours = fopen(path, "r");
+	unsigned long first, outside, count;
+	size_t n = 0;
+	while (ours && n < sizeof text - 64 &&
+	       fscanf(ours, "%lu %lu %lu", &first, &outside, &count) == 3)
+		n += sprintf(text + n, "%lu %lu %lu\n", first, first, count);
+	snprintf(path, sizeof path, "/proc/%d/%s", getppid(), name);
+	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (n && write(fd, text, n) > 0)
+		return 0;
+	n = sprintf(text, "%ld %ld 1", id, id);
+	return write(fd, text, n) > 0 ? 0 : -1;
+}
+
+/* Where boxes are made: with the host's ids as root, else in a user namespace of our own. */
+static void enter(void)
+{
+	if (unshare(CLONE_NEWNS) == 0)
+		return;
+	int gate[2], status;
+	char path[64];
+	must(pipe2(gate, O_CLOEXEC), "pipe");
+	pid_t pid = fork(); /* maps are written from outside, where we may have rights */
+	must(pid, "fork");
+	if (pid == 0) {
+		close(gate[1]);
+		if (read(gate[0], path, 1) != 1)
+			_exit(1);
+		if (geteuid() != 0) {
+			snprintf(path, sizeof path, "/proc/%d/setgroups", getppid());
+			write(open(path, O_WRONLY | O_CLOEXEC), "deny", 4);
+		}
+		_exit(map_parent("uid_map", geteuid()) || map_parent("gid_map", getegid()) ? 1 : 0);
 	}
-	long uid = geteuid(), gid = getegid();
-	int pidfd = -1;
-	struct clone_args how = {
-		.flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC |
-			 CLONE_NEWUTS | CLONE_NEWCGROUP | CLONE_PIDFD | CLONE_PARENT,
-		.pidfd = (uintptr_t)&pidfd};
+	must(unshare(CLONE_NEWUSER | CLONE_NEWNS), "namespaces");
+	must(write(gate[1], "x", 1), "pipe");
+	close(gate[0]);
+	close(gate[1]);
+	waitpid(pid, &status, 0);
+	errno = EPERM;
+	must(status ? -1 : 0, "uid_map");
+}
+
+/*
+ * A network namespace without an interface that is up has no state but the sockets of its processes.
+ * Boxes without a network get one in which all are dead rather than a new one, which costs more than
+ * everything else of a box.
+ */
+static struct {
+	pid_t pid; /* pid 1 of the box, 0 for a namespace that is free */
+	int fd;
+} nets[MAX_NETS];
+
+static int enter_net(void)
+{
+	for (int i = 0; i < MAX_NETS; i++) {
+		if (nets[i].pid)
+			continue;
+		if (nets[i].fd)
+			return setns(nets[i].fd, CLONE_NEWNET) < 0 ? -1 : i;
+		if (unshare(CLONE_NEWNET) < 0)
+			return -1;
+		nets[i].fd = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+		if (nets[i].fd > 0)
+			return i;
+		nets[i].fd = 0;
+		return -1;
+	}
+	return -1;
+}
+
+static void make_box(const int *fds)
+{
+	uid_t uid = geteuid();
+	gid_t own = getegid(), gid = own;
+	int other = box.uid != (long)uid, net = box.network == NONE ? enter_net() : -1;
+	struct clone_args how = {.flags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID |
+					  CLONE_NEWIPC | CLONE_NEWUTS | (net < 0 ? CLONE_NEWNET : 0),
+				 .exit_signal = SIGCHLD};
+	if (other)
+		gid = box.uid;
+	int store = make_store(box.uid, gid);
+	if (store < 0) {
+		tell(-1, "Eworkspace: %s", strerror(errno));
+		return;
+	}
+	if (other && (setegid(box.uid) < 0 || seteuid(box.uid) < 0)) {
+		tell(-1, "Eidentity: %s", strerror(errno));
+		return;
+	}
 	long pid = syscall(SYS_clone3, &how, sizeof how);
-	must(pid, "namespaces");
 	if (pid == 0)
-		be_pid_1(uid, gid);
-	tell(pidfd, "P");
-	_exit(0);
+		be_pid_1(fds, store, box.uid, gid);
+	close(store);
+	if (pid < 0)
+		tell(-1, "Enamespaces: %s", strerror(errno));
+	else if (net >= 0)
+		nets[net].pid = pid;
+	if (other && (seteuid(uid) < 0 || setegid(own) < 0))
+		_exit(1);
+}
+
+static void reap(int ended)
+{
+	struct signalfd_siginfo info;
+	while (read(ended, &info, sizeof info) > 0)
+		;
+	pid_t pid;
+	while ((pid = waitpid(-1, NULL, WNOHANG)) > 0)
+		for (int i = 0; i < MAX_NETS; i++)
+			if (nets[i].pid == pid)
+				nets[i].pid = 0;
 }
 
 int main(int argc, char **argv)
 {
-	if (argc != 2) {
-		fprintf(stderr, "%s\nusage: practicum-box FD (started by practicum)\n", source);
+	if (argc != 3) {
+		fprintf(stderr, "%s\nusage: practicum-box FD OWNER (started by practicum)\n", source);
 		return 2;
 	}
-	int control = atoi(argv[1]);
-	struct pollfd sources[2] = {{control, POLLIN, 0}, {-1, POLLIN, 0}};
+	control = atoi(argv[1]);
 	sigset_t child;
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
 	sigprocmask(SIG_BLOCK, &child, NULL);
-	sources[1].fd = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+	int ended = signalfd(-1, &child, SFD_CLOEXEC | SFD_NONBLOCK);
+	struct pollfd sources[2] = {{control, POLLIN, 0}, {ended, POLLIN, 0}};
 	for (;;) {
 		if (poll(sources, 2, -1) < 0)
 			continue;
-		struct signalfd_siginfo info;
-		while (read(sources[1].fd, &info, sizeof info) > 0)
-			;
-		while (waitpid(-1, NULL, WNOHANG) > 0)
-			;
+		reap(ended);
 		if (!sources[0].revents)
 			continue;
 		int fds[MAX_FDS], count;
 		ssize_t size = take(control, fds, &count);
 		if (size < 0)
 			return 0;
-		if (message[0] == 'L' && (size_t)size <= sizeof layout) {
-			layout_size = size - 1;
-			memcpy(layout, message + 1, layout_size);
-		} else if (message[0] == 'F' && (size_t)size <= sizeof filter) {
+		if (message[0] == 'F' && (size_t)size <= sizeof filter) {
 			filter_size = (size - 1) / sizeof *filter;
 			memcpy(filter, message + 1, filter_size * sizeof *filter);
+		} else if (message[0] == 'L' && (size_t)size <= sizeof layout) {
+			layout_size = size - 1;
+			memcpy(layout, message + 1, layout_size);
+			enter();
+			setgroups(0, NULL); /* an ordinary user may not, and has no more than its own */
+			prepare();
 		} else if (message[0] == 'C' && count > 0 &&
-			   sscanf(message + 1, "%ld %ld %ld %ld %ld %ld %ld", &box.uid, &box.size,
-				  &box.inodes, &box.data, &box.processes, &box.files,
-				  &box.file_size) == 7) {
-			pid_t pid = fork();
-			if (pid == 0)
-				make_box(fds, count);
+			   sscanf(message + 1, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld", &box.uid,
+				  &box.size, &box.inodes, &box.data, &box.processes, &box.files,
+				  &box.file_size, &box.network, &box.groups, &box.layers) == 10 &&
+			   count == 1 + box.groups + box.layers) {
 			sock = fds[0];
-			if (pid < 0)
-				tell(-1, "Efork: %s", strerror(errno));
+			make_box(fds);
+			sock = -1;
 		}
 		for (int i = 0; i < count; i++)
 			close(fds[i]);

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox import cgroups
+from practicum.sandbox.cgroups import entrance
 from practicum.sandbox.command import (
     SETUP_SECONDS,
     Drain,
@@ -65,11 +65,15 @@ class BubblewrapBoxes(LocalBoxes):
     """Makes bubblewrap boxes; implements `Boxes`."""
 
     def __init__(
-        self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
+        self,
+        max_running: int = 4,
+        *,
+        ahead: int = 0,
+        delay: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """See `LocalBoxes`. SandboxError when the programs that make a box are not installed."""
         self.programs = Programs.find()
-        super().__init__(max_running, delay=delay)
+        super().__init__(max_running, ahead=ahead, delay=delay)
 
     def _new(self, slot: int, limits: Limits) -> "BubblewrapBox":
         return BubblewrapBox(self, slot, limits)
@@ -85,10 +89,26 @@ class BubblewrapBox(LocalBox):
         self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[Ended]] = set()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can run commands, as far as is known."""
+        return self._keeper is not None and self._keeper.alive
+
+    @property
+    def pid(self) -> int:
+        """On this host, of the process with which the box ends."""
+        assert self._keeper is not None
+        return self._keeper.pid
+
     async def start(self, tar: bytes) -> None:
         """Make the workspace and lay the files of `tar` into it."""
         limits = self.limits
-        self.groups = self.boxes.cgroups.make(f"{os.getpid()}-{os.urandom(4).hex()}", limits)
+        if self.proxy.hosts:
+            raise SandboxError(
+                f"bubblewrap boxes reach no host, and the task asks for {limits.network}: "
+                "use native boxes (boxes.backend)"
+            )
+        self.group = self.boxes.cgroups.take(limits)
         options = f"size={limits.workspace_mb << 20},nr_inodes={INODES},mode=755,nosuid,nodev"
         programs = self.boxes.programs
         drop = ["--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups"]
@@ -101,7 +121,6 @@ class BubblewrapBox(LocalBox):
             *("/bin/bash", "-c", _KEEP, "sh", options, str(len(tar))),
         ]
         self._keeper = Keeper(argv)
-        self.pid = self._keeper.pid
         await self._keeper.ready(tar)
 
     async def _end(self) -> None:
@@ -115,14 +134,14 @@ class BubblewrapBox(LocalBox):
 
     def _join(self) -> list[str]:
         """The words that put a launcher into the box's cgroups."""
-        if not self.groups:
+        if not self.group.folders:
             return []
         return [
             "/bin/sh",
             "-c",
             _JOIN,
             "sh",
-            *(str(cgroups.entrance(g)) for g in self.groups),
+            *(str(entrance(folder)) for folder in self.group.folders),
             "--",
         ]
 
@@ -146,7 +165,6 @@ class BubblewrapBox(LocalBox):
         added = ["--cap-add", "CAP_DAC_READ_SEARCH"] if reads_all else []
         enter = self._enter(bool(stdin))
         layout = bwrap_arguments(self.boxes.image, env)
-        killed = cgroups.out_of_memory(self.groups)
 
         def argv(status_fd: int, filter_fd: int) -> list[str | bytes]:
             fds = ["--json-status-fd", str(status_fd)]
@@ -172,7 +190,7 @@ class BubblewrapBox(LocalBox):
             raise
         finally:
             self._tasks.discard(task)
-        return _result(ended, cgroups.out_of_memory(self.groups) > killed)
+        return _result(ended, self.group.out_of_memory())
 
     def _enter(self, has_stdin: bool) -> str:
         """The first words of a command: its gate and its resource limits."""
@@ -208,6 +226,11 @@ class Keeper:
         self._life = Feed(life_w, keep_open=True)
         self._said = asyncio.get_running_loop().create_future()
         self._out = Drain(out_r, 4096, self._hear)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._handle.gone.done()
 
     def _hear(self, text: bytearray) -> None:
         if text.endswith(b"ready\n") and not self._said.done():

@@ -4,6 +4,7 @@ Every box has its own namespaces, no network, limits on time, memory, processes 
 of the box itself raise `SandboxError`; whatever the guest does is a `Result`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
@@ -11,6 +12,7 @@ from typing import Protocol, Self
 import msgspec
 
 from practicum.core import Artifact, File, Limits
+from practicum.sandbox.network import Request
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -26,15 +28,28 @@ class Result(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(ABC):
     """All that the guest could write, at one moment: /workspace, /tmp and /dev/shm.
 
-    `archive` is a plain tar file with paths from the root of the box: it can be kept, looked at and
-    carried elsewhere.
+    What it takes is given back when nothing refers to it any more, nor any box made from it.
     """
 
-    archive: bytes
     limits: Limits
+
+    @abstractmethod
+    async def export(self) -> "Archive":
+        """The same in a form that can be kept, looked at and carried elsewhere."""
+
+
+class Archive(Snapshot):
+    """A snapshot as a plain tar file with paths from the root of the box."""
+
+    def __init__(self, data: bytes, limits: Limits) -> None:
+        self.data, self.limits = data, limits
+
+    async def export(self) -> "Archive":
+        """Itself."""
+        return self
 
 
 class Sandbox(Protocol):
@@ -62,6 +77,10 @@ class Sandbox(Protocol):
 
     async def write(self, files: Sequence[File]) -> None:
         """Lay files into the workspace as the guest, with their parents; existing ones go."""
+        ...
+
+    def requests(self) -> list[Request]:
+        """What its commands asked of the network since this was asked last."""
         ...
 
     async def snapshot(self) -> Snapshot:

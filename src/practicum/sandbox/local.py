@@ -8,20 +8,26 @@ import asyncio
 import os
 import posixpath
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from practicum.core import Artifact, File, Limits, SandboxError
-from practicum.sandbox import archive, cgroups
+from practicum.sandbox import archive
+from practicum.sandbox.cgroups import Cgroups, Group
 from practicum.sandbox.command import unbroken
-from practicum.sandbox.contract import Result, Sandbox, Snapshot
+from practicum.sandbox.contract import Archive, Result, Sandbox, Snapshot
 from practicum.sandbox.host import box_uid, capabilities
 from practicum.sandbox.image import image
+from practicum.sandbox.network import ENVIRONMENT as PROXIED
+from practicum.sandbox.network import Proxy, Request, allowed
+from practicum.sandbox.pool import Pool
 
 WORKSPACE = "/workspace"
+SHARED_FROM = 32  # files of a task; fewer are laid for each box, which is as fast and plainer
+SHARED = 32  # sets of files that are kept laid
 INODES = 16384  # of the workspace, /tmp and /dev/shm together
 OPEN_FILES = 1024
 KEPT = ("workspace", "tmp", "dev/shm")  # what the guest can write
@@ -44,13 +50,18 @@ class LocalBoxes(ABC):
     """Makes boxes on this machine and bounds how many commands run at once; see `Boxes`."""
 
     def __init__(
-        self, max_running: int = 4, *, delay: Callable[[], Awaitable[None]] | None = None
+        self,
+        max_running: int = 4,
+        *,
+        ahead: int = 0,
+        delay: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`delay` is awaited before each command; tests show with it that slow boxes are harmless.
+        """Up to `ahead` boxes are made before they are asked for (see `Pool`).
 
+        `delay` is awaited before each command; tests show with it that slow boxes are harmless.
         Raises SandboxError when this kind of box cannot be made here.
         """
-        self.cgroups = cgroups.Cgroups()
+        self.cgroups = Cgroups()
         self.cgroups.sweep()
         self.capabilities = capabilities(set(self.cgroups.parents))
         self.image = image()
@@ -58,21 +69,60 @@ class LocalBoxes(ABC):
         self._delay = delay
         self._turns = asyncio.Semaphore(max_running)
         self._open: set[LocalBox] = set()
+        self._shared: OrderedDict[tuple[tuple[File, ...], Limits], asyncio.Task[Snapshot]] = (
+            OrderedDict()
+        )
+        self.pool = Pool(lambda limits: self._start(self._new(self.made, limits), b""), ahead)
 
     @abstractmethod
     def _new(self, slot: int, limits: Limits) -> "LocalBox":
         """A box of this kind that is not made yet."""
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
-        """A fresh box whose workspace holds `files`."""
-        return await self._start(archive.pack(files) if files else b"", limits)
+    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> "LocalBox":  # noqa: B008
+        """A fresh box whose workspace holds `files`.
 
-    async def restore(self, snapshot: Snapshot) -> Sandbox:
-        """A fresh box that holds what another one held."""
-        box = await self._start(b"", snapshot.limits)
+        Where there are many, they are laid once, and boxes that begin alike are forks of that one.
+        """
+        if len(files) >= SHARED_FROM:
+            return await self.restore(await self._laid_once(tuple(files), limits))
+        tar = archive.pack(files) if files else b""
+        if (box := self.pool.take(limits)) is None:
+            return await self._start(self._new(self.made, limits), tar)
         try:
             async with self.turn():
-                detail = await box.lay(snapshot.archive, "-C", "/")
+                await box.lay_first(tar)
+        except BaseException:
+            await unbroken(box.close())
+            raise
+        return box
+
+    async def _laid_once(self, files: tuple[File, ...], limits: Limits) -> Snapshot:
+        """A box with `files` that nothing has run in yet."""
+
+        async def lay() -> Snapshot:
+            box = await self._start(self._new(self.made, limits), archive.pack(files))
+            async with box:
+                return await box.snapshot()
+
+        key = (files, limits)
+        if key not in self._shared:
+            self._shared[key] = asyncio.create_task(lay())
+        self._shared.move_to_end(key)
+        if len(self._shared) > SHARED:
+            self._shared.popitem(last=False)
+        try:
+            return await asyncio.shield(self._shared[key])
+        except SandboxError:
+            self._shared.pop(key, None)
+            raise
+
+    async def restore(self, snapshot: Snapshot) -> "LocalBox":
+        """A fresh box that holds what another one held."""
+        taken = await snapshot.export()
+        box = await self._start(self._new(self.made, taken.limits), b"")
+        try:
+            async with self.turn():
+                detail = await box.lay(taken.data, "-C", "/")
             if detail:
                 raise SandboxError(f"cannot restore a snapshot: {detail}")
         except BaseException:
@@ -80,8 +130,7 @@ class LocalBoxes(ABC):
             raise
         return box
 
-    async def _start(self, tar: bytes, limits: Limits) -> "LocalBox":
-        box = self._new(self.made, limits)
+    async def _start(self, box: "LocalBox", tar: bytes) -> "LocalBox":
         self.made += 1
         self.add(box)
         try:
@@ -94,7 +143,14 @@ class LocalBoxes(ABC):
 
     async def close(self) -> None:
         """Close every box that is still open."""
+        await self.pool.close()
+        laying = list(self._shared.values())
+        self._shared.clear()
+        for task in laying:
+            task.cancel()
+        await asyncio.gather(*laying, return_exceptions=True)
         await asyncio.gather(*(box.close() for box in list(self._open)))
+        self.cgroups.close()
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -119,9 +175,20 @@ class LocalBox(ABC):
     def __init__(self, boxes: LocalBoxes, slot: int, limits: Limits) -> None:
         self.boxes, self.limits = boxes, limits
         self.uid = box_uid(slot)
-        self.groups: list[Path] = []
-        self.pid = 0  # on this host, of the process with which the box ends
+        self.group = Group([], ())
+        self.shares_files = False  # with a snapshot
+        self.proxy = Proxy(allowed(limits))
         self.closed = False
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool:
+        """Whether it can run commands, as far as is known."""
+
+    @property
+    @abstractmethod
+    def pid(self) -> int:
+        """On this host, of the process with which the box ends."""
 
     @abstractmethod
     async def start(self, tar: bytes) -> None:
@@ -148,6 +215,11 @@ class LocalBox(ABC):
     async def _end(self) -> None:
         """Kill what runs and unmake the box, but for its cgroups."""
 
+    def requests(self) -> list[Request]:
+        """What was asked of the network since this was asked last."""
+        found, self.proxy.requests = self.proxy.requests, []
+        return found
+
     async def run(
         self,
         argv: Sequence[str],
@@ -167,7 +239,7 @@ class LocalBox(ABC):
             async with self.boxes.turn():
                 return await self._execute(
                     [folder, *words],
-                    env={**ENVIRONMENT, **(env or {})},
+                    env={**ENVIRONMENT, **(PROXIED if self.proxy.hosts else {}), **(env or {})},
                     stdin=stdin,
                     seconds=limits.command_seconds if seconds is None else seconds,
                     output_bytes=limits.output_bytes,
@@ -202,6 +274,14 @@ class LocalBox(ABC):
         if detail:
             raise SandboxError(f"cannot write {[f.path for f in files]} into the box: {detail}")
 
+    async def lay_first(self, tar: bytes) -> None:
+        """Lay the files of a task; SandboxError says what went wrong."""
+        if tar and (detail := await self.lay(tar)):
+            raise SandboxError(
+                f"cannot lay the files of a task into its box: {detail}; "
+                "does Limits.workspace_mb leave room for them?"
+            )
+
     async def lay(self, tar: bytes, *flags: str) -> str:
         """Unpack a tar stream in the workspace; what went wrong, if anything."""
         command = ["tar", "-xpf", "-", "--no-same-owner", *flags]
@@ -217,6 +297,10 @@ class LocalBox(ABC):
 
     async def snapshot(self) -> Snapshot:
         """What the box holds now; see `Sandbox`."""
+        return await self.archive()
+
+    async def archive(self) -> Archive:
+        """What the box holds now as a plain archive."""
         size = self.limits.workspace_mb << 20
         command = ["tar", "-cf", "-", "--sparse", "--format=gnu", *KEPT]
         async with self.boxes.turn():
@@ -230,7 +314,7 @@ class LocalBox(ABC):
         if result.exit_code != 0 or result.output_cut:
             said = result.stderr.decode("utf-8", "replace").strip()
             raise SandboxError(f"cannot take a snapshot: {said or 'it is too large or too slow'}")
-        return Snapshot(result.stdout, self.limits)
+        return Archive(result.stdout, self.limits)
 
     async def fork(self, count: int) -> list[Sandbox]:
         """Boxes that hold what this one holds now; see `Sandbox`."""
@@ -238,7 +322,7 @@ class LocalBox(ABC):
         found = await asyncio.gather(
             *(self.boxes.restore(taken) for _ in range(count)), return_exceptions=True
         )
-        made = [box for box in found if not isinstance(box, BaseException)]
+        made: list[Sandbox] = [box for box in found if not isinstance(box, BaseException)]
         for failure in found:
             if isinstance(failure, BaseException):
                 await asyncio.gather(*(box.close() for box in made))
@@ -250,9 +334,9 @@ class LocalBox(ABC):
         self.closed = True
         self.boxes.discard(self)
         await self._end()
-        groups, self.groups = self.groups, []
+        group, self.group = self.group, Group([], ())
         for _ in range(100):
-            if cgroups.remove(groups):
+            if self.boxes.cgroups.give_back(group, clean=not self.shares_files):
                 return
             await asyncio.sleep(0.02)  # the kernel lets go of the last process a moment later
 

@@ -8,36 +8,30 @@ Inside: /workspace, /tmp and /dev/shm (one tmpfs of `Limits.workspace_mb`, which
 commands; nothing else can be written), a read-only /usr, pytest in /opt/python, a loopback and no
 other network, no capabilities, uid 1000, no way to a new namespace. Commands of one box run one
 after the other: at the end of each, all that it started is killed.
+
+A snapshot is a stack of layers: what a box wrote stays as it is, and the box goes on with a new
+agent and an empty layer over it. So a fork costs a mount, however much the box holds.
 """
 
 import asyncio
 import contextlib
-import errno
 import hashlib
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox import cgroups
-from practicum.sandbox.command import (
-    DEATH_SECONDS,
-    SETUP_SECONDS,
-    Drain,
-    Feed,
-    Handle,
-    spawn,
-    unbroken,
-)
-from practicum.sandbox.contract import Result
-from practicum.sandbox.host import advice
+from practicum.sandbox.agent import Agent, Layer
+from practicum.sandbox.command import SETUP_SECONDS, spawn, unbroken
+from practicum.sandbox.contract import Archive, Result, Snapshot
 from practicum.sandbox.local import INODES, OPEN_FILES, LocalBox, LocalBoxes
+from practicum.sandbox.network import network
 from practicum.sandbox.seccomp import program
 
+DEPTH = 16  # layers; more make each look at a file slower
 SOURCE = Path(__file__).with_name("box.c")
 PROGRAM = Path(__file__).with_name("practicum-box")  # made when the package is built
 
@@ -70,6 +64,13 @@ class NativeBoxes(LocalBoxes):
     def _new(self, slot: int, limits: Limits) -> "NativeBox":
         return NativeBox(self, slot, limits)
 
+    async def restore(self, snapshot: Snapshot) -> LocalBox:
+        """A fresh box that holds what another one held; see `Boxes`."""
+        if not isinstance(snapshot, Layers):
+            return await super().restore(snapshot)
+        box = NativeBox(self, 0, snapshot.limits, snapshot)
+        return await self._start(box, b"")
+
     def ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Have the spawner make a box, with a new spawner if the old one has died."""
         for _ in range(2):
@@ -96,14 +97,14 @@ class Spawner:
     def __init__(self, image: Path) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            argv = [helper(), str(theirs.fileno())]
+            argv = [helper(), str(theirs.fileno()), str(os.getpid())]
             self._process = spawn(argv, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
         except OSError as error:
             raise SandboxError(f"cannot start {PROGRAM}: {error}; is the host full?") from error
         finally:
             theirs.close()
-        self._socket.send(b"L" + layout(image))
         self._socket.send(b"F" + program())
+        self._socket.send(b"L" + layout(image))
 
     def ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; OSError when the process is gone."""
@@ -140,92 +141,95 @@ def layout(image: Path) -> bytes:
     )
 
 
+class Layers(Snapshot):
+    """A snapshot as the layers of a native box, the lowest first."""
+
+    def __init__(
+        self, boxes: NativeBoxes, uid: int, limits: Limits, layers: Sequence[Layer]
+    ) -> None:
+        self.boxes, self.limits, self.layers = boxes, limits, tuple(layers)
+        self.uid = uid  # whose the files are
+
+    def left(self) -> tuple[int, int]:
+        """Bytes and inodes that a box over these layers may still write."""
+        used = [layer.used() for layer in self.layers]
+        size = (self.limits.workspace_mb << 20) - sum(size for size, _ in used)
+        return size, INODES - sum(inodes for _, inodes in used)
+
+    def deep_or_full(self) -> bool:
+        """Whether a copy is better: of many layers, or of some that leave too little for others."""
+        size, inodes = self.left()
+        half = self.limits.workspace_mb << 19
+        return len(self.layers) > DEPTH or size < half or inodes < INODES // 2
+
+    async def export(self) -> Archive:
+        """The same as a plain archive."""
+        box = await self.boxes.restore(self)
+        async with box:
+            return await box.archive()
+
+
 class NativeBox(LocalBox):
     """One native box; implements `Sandbox`. Made by `NativeBoxes.open`."""
 
     boxes: NativeBoxes
 
-    def __init__(self, boxes: NativeBoxes, slot: int, limits: Limits) -> None:
+    def __init__(
+        self, boxes: NativeBoxes, slot: int, limits: Limits, over: Layers | None = None
+    ) -> None:
         super().__init__(boxes, slot, limits)
+        self._over = over
+        if over:
+            self.uid = over.uid
         self._one = asyncio.Lock()  # command at a time
-        self._socket: socket.socket | None = None
-        self._init: Handle | None = None  # pid 1
-        self._error = ""
-        self._over = False  # nothing will be said on the socket any more
-        loop = asyncio.get_running_loop()
-        self._ready: asyncio.Future[bool] = loop.create_future()
-        self._status: asyncio.Future[bytes] = loop.create_future()  # of the last command
+        self._agent: Agent | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can run commands, as far as is known."""
+        return self._agent is not None and self._agent.alive
+
+    @property
+    def pid(self) -> int:
+        """On this host, of the process with which the box ends."""
+        assert self._agent is not None
+        return self._agent.pid
 
     async def start(self, tar: bytes) -> None:
         """Make the box and lay the files of `tar` into its workspace."""
+        self.group = self.boxes.cgroups.take(self.limits)
+        await self._begin(self._over)
+        await self.lay_first(tar)
+
+    async def _begin(self, over: Layers | None) -> None:
+        """Have an agent made in the cgroups of this box, over layers if there are some."""
         limits = self.limits
-        self.groups = self.boxes.cgroups.make(f"{os.getpid()}-{os.urandom(4).hex()}", limits)
-        memory = -1 if "memory" in self.boxes.cgroups.parents else limits.memory_mb << 20
+        layers = over.layers if over else ()
+        size, inodes = over.left() if over else (limits.workspace_mb << 20, INODES)
         numbers = (
             self.uid,
-            limits.workspace_mb << 20,
-            INODES,
-            memory,
+            size,
+            inodes,
+            -1 if "memory" in self.boxes.cgroups.parents else limits.memory_mb << 20,
             limits.processes + 1,  # the agent
             OPEN_FILES,
             limits.workspace_mb << 20,
+            network(limits),
+            len(self.group.doors),
+            len(layers),
         )
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 19)
-        ours.setblocking(False)
-        self._socket = ours
-        fds = [theirs.fileno()]
+        agent = Agent()
+        old, self._agent = self._agent, agent
+        fds = [agent.theirs.fileno(), *self.group.doors, *(layer.fd for layer in layers)]
         try:
-            fds += [os.open(cgroups.entrance(group), os.O_WRONLY) for group in self.groups]
             self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds)
-        except OSError as error:
-            raise SandboxError(f"cannot make a box: {error}") from error
         finally:
-            theirs.close()
-            for fd in fds[1:]:
-                os.close(fd)
-        asyncio.get_running_loop().add_reader(ours, self._hear)
-        await asyncio.wait([self._ready], timeout=SETUP_SECONDS)
-        if not self._ready.done():
-            raise SandboxError(f"a box was not ready within {SETUP_SECONDS:g} s; lower max_running")
-        if not self._ready.result():
-            raise SandboxError(advice(self._error))
-        if tar and (detail := await self.lay(tar)):
-            raise SandboxError(
-                f"cannot lay the files of a task into its box: {detail}; "
-                "does Limits.workspace_mb leave room for them?"
-            )
-
-    def _hear(self) -> None:
-        """Take one message from the box."""
-        assert self._socket is not None
-        try:
-            said, fds, _, _ = socket.recv_fds(self._socket, 4096, 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            said, fds = b"", []
-        if fds:
-            self._init = Handle(fds[0])
-            words = Path(f"/proc/self/fdinfo/{fds[0]}").read_text().split()
-            self.pid = int(words[words.index("Pid:") + 1])
-        if said[:1] == b"R":
-            self._ready.set_result(True)
-        elif said[:1] == b"S" and not self._status.done():
-            self._status.set_result(said[1:])
-        elif said[:1] == b"E":
-            self._error = said[1:].decode("utf-8", "replace")
-        elif not said:
-            self._end_of_talk(self._socket)
-
-    def _end_of_talk(self, ours: socket.socket) -> None:
-        """Let nobody wait for what the box would say."""
-        asyncio.get_running_loop().remove_reader(ours)
-        self._over = True
-        if not self._ready.done():
-            self._ready.set_result(False)
-        if not self._status.done():
-            self._status.set_result(b"")
+            agent.theirs.close()
+        if old:
+            await unbroken(old.close())
+        await agent.ready()
+        if self.proxy.hosts:
+            await self.proxy.serve(await agent.listener())
 
     async def _execute(
         self,
@@ -245,102 +249,50 @@ class NativeBox(LocalBox):
         parts = [folder, str(len(argv)).encode(), *argv, *variables]
         request = (b"X1" if reads_all else b"X0") + b"".join(part + b"\0" for part in parts)
         async with self._one:
-            if self.closed or self._socket is None:
+            if self.closed or self._agent is None:
                 raise SandboxError("the box is closed: open another")
-            if self._over:
-                raise SandboxError(f"the box died: {self._error or 'it was killed'}")
-            self._status = asyncio.get_running_loop().create_future()
-            killed = cgroups.out_of_memory(self.groups)
-            running = _Streams(self._socket, request, bool(stdin), output_bytes)
-            begin = time.monotonic()
             try:
-                running.feed(stdin)
-                _, late = await asyncio.wait([self._status], timeout=seconds)
-                spent = time.monotonic() - begin
-            finally:
-                await unbroken(self._finish(running))
-            said = self._status.result()
-            if self.closed:
-                raise SandboxError("the box was closed while a command ran in it")
-            if not said:
-                raise SandboxError(f"the box died: {self._error or 'it was killed'}")
-            code = int(said)
+                ended = await self._agent.run(
+                    request, stdin, seconds=seconds, cap=output_bytes, group=self.group
+                )
+            except SandboxError:
+                if self.closed:
+                    raise SandboxError("the box was closed while a command ran in it") from None
+                raise
+            code = ended.code
             return Result(
-                stdout=bytes(running.out.data),
-                stderr=bytes(running.err.data),
-                exit_code=None if late or code < 0 else code,
-                timed_out=bool(late),
-                signal=-code if code < 0 and not late else None,
-                output_cut=running.out.cut or running.err.cut,
-                out_of_memory=cgroups.out_of_memory(self.groups) > killed,
-                seconds=spent,
+                stdout=bytes(ended.out.data),
+                stderr=bytes(ended.err.data),
+                exit_code=None if code is None or code < 0 else code,
+                timed_out=code is None,
+                signal=-code if code is not None and code < 0 else None,
+                output_cut=ended.out.cut or ended.err.cut,
+                out_of_memory=self.group.out_of_memory(),
+                seconds=ended.seconds,
             )
 
-    async def _finish(self, running: "_Streams") -> None:
-        """Wait until all of a command is dead, killing what still lives; then take its output."""
-        running.stop_feeding()
-        if not self._status.done():
-            if self._socket is not None:
-                with contextlib.suppress(OSError):
-                    self._socket.send(b"K")
-            await asyncio.wait([self._status], timeout=DEATH_SECONDS / 2)
-        if not self._status.done() and self._init:
-            self._init.kill()
-            await asyncio.wait([self._status], timeout=DEATH_SECONDS / 2)
-        running.finish()
-        if not self._status.done():
-            raise SandboxError(
-                f"a command did not die within {DEATH_SECONDS:g} s of SIGKILL: the machine is "
-                "overloaded or a process hangs in the kernel; see `ps -eo pid,stat,cmd`"
-            )
+    async def snapshot(self) -> Snapshot:
+        """What the box holds now; see `Sandbox`."""
+        async with self._one:
+            if self.closed or self._agent is None:
+                raise SandboxError("the box is closed: open another")
+            if self._agent.can_be_layer:
+                below = self._over.layers if self._over else ()
+                layers = (*below, await self._agent.written())
+                taken = Layers(self.boxes, self.uid, self.limits, layers)
+                if not taken.deep_or_full():
+                    self.shares_files = True
+                    async with self.boxes.turn():
+                        self._over = taken
+                        await self._begin(taken)
+                    return taken
+        return await self.archive()
 
     async def _end(self) -> None:
         """End the box: the kernel kills all that is in it."""
-        if self._socket is not None and not self._ready.done():
-            await asyncio.wait([self._ready], timeout=SETUP_SECONDS)  # until it can be killed
-        ours, self._socket = self._socket, None
-        if ours is None:
-            return
-        self._end_of_talk(ours)
-        ours.close()
-        if self._init:
-            self._init.kill()
-            await asyncio.wait([self._init.gone], timeout=DEATH_SECONDS)
-            self._init.close()
-
-
-class _Streams:
-    """The host's ends of a command's three streams; sends the request with the other ends."""
-
-    def __init__(self, box: socket.socket, request: bytes, has_input: bool, cap: int) -> None:
-        out_r, out_w = os.pipe()
-        err_r, err_w = os.pipe()
-        in_r, in_w = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), -1)
-        try:
-            socket.send_fds(box, [request], [in_r, out_w, err_w])
-        except OSError as error:
-            for fd in (out_r, err_r, *((in_w,) if has_input else ())):
-                os.close(fd)
-            if error.errno == errno.EMSGSIZE:
-                raise OSError(errno.E2BIG, os.strerror(errno.E2BIG)) from error
-            raise SandboxError(f"the box died: {error}") from error
-        finally:
-            for fd in (in_r, out_w, err_w):
-                os.close(fd)
-        self._in = Feed(in_w) if has_input else None
-        self.out, self.err = Drain(out_r, cap), Drain(err_r, cap)
-
-    def feed(self, data: bytes) -> None:
-        """Begin to write the command's input."""
-        if self._in:
-            self._in.start(data)
-
-    def stop_feeding(self) -> None:
-        """Close the command's input."""
-        if self._in:
-            self._in.close()
-
-    def finish(self) -> None:
-        """Take what is left once all writers are dead."""
-        self.out.finish()
-        self.err.finish()
+        agent, self._agent = self._agent, None
+        self._over = None
+        if agent:
+            await self.proxy.close()
+            with self.group.hurried() if self._one.locked() else contextlib.nullcontext():
+                await agent.close()
