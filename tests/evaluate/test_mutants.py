@@ -1,13 +1,22 @@
 import ast
 import sys
 import textwrap
+from typing import get_args
 
 import flawed
 import pytest
 
+from practicum.core import Submission
 from practicum.domains import get_domain
-from practicum.evaluate.mutants import MutationReport, Survivor, grading_functions, mutants
+from practicum.evaluate.mutants import (
+    MutationReport,
+    Survivor,
+    _telling,
+    grading_functions,
+    mutants,
+)
 from practicum.evaluate.mutation import edits
+from practicum.evaluate.panel import AtMost, Case
 from practicum.sandbox import BubblewrapBoxes
 
 
@@ -110,3 +119,10 @@ async def test_shared_functions_are_mutated_once(boxes: BubblewrapBoxes) -> None
     assert both.total == alone.total
     assert seen[-1] == (both.total, both.total)
     assert both.killed >= alone.killed
+
+
+def test_every_kind_of_case_has_its_place_among_the_few_that_are_tried() -> None:
+    kinds = get_args(AtMost)
+    cases = [Case(kind, Submission({}), kind) for kind in kinds]
+    assert [case.name for case in _telling(cases)] == ["full", "less", "unsolved", "floor"]
+    assert set(kinds) == {"full", "less", "unsolved", "floor"}

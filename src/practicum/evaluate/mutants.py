@@ -32,6 +32,7 @@ from practicum.evaluate.panel import Case, fault
 STUCK_SECONDS = 2.0  # in a mutant's own code, without waiting for a box
 REQUIRED = 0.9
 _NOT_GRADING = {"make", "solve", "attacks"}
+_ORDER = ("full", "less", "unsolved", "floor")  # what may be had, by how much it tells
 _SCOPE = ("practicum.domains", "practicum.rewards")
 
 
@@ -166,9 +167,8 @@ async def _bench(
 
 def _telling(cases: Sequence[Case]) -> tuple[Case, ...]:
     """The few cases that are worth a box each: gold, near misses, attacks, some of the others."""
-    order = {"full": 0, "unsolved": 1, "floor": 2}
     attacks = [c for c in cases if c.name.startswith("attack ")]
-    others = sorted((c for c in cases if c not in attacks), key=lambda c: order[c.at_most])
+    others = sorted((c for c in cases if c not in attacks), key=lambda c: _ORDER.index(c.at_most))
     return (*others[:7], *attacks[:5])
 
 
