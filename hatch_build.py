@@ -1,4 +1,4 @@
-"""Builds the native box's program when the package is built; without a C compiler there is none."""
+"""Builds the native box's program and library with the package; without a C compiler, neither."""
 
 import hashlib
 import os
@@ -21,23 +21,28 @@ class BoxHook(BuildHookInterface):
             return
         folder = Path(self.root, "src/practicum/sandbox")
         source, target = folder / "box.c", folder / "practicum-box"
+        library = folder / "practicum-box.so"
         compiler = shutil.which(os.environ.get("CC", "cc"))
         if compiler is None:
             target.unlink(missing_ok=True)
+            library.unlink(missing_ok=True)
             self.app.display_warning("no C compiler: boxes will be made by bubblewrap")
             return
         name = hashlib.blake2b(source.read_bytes(), digest_size=8).hexdigest()
         building = target.with_suffix(f".{os.getpid()}")
         command = [compiler, *FLAGS, f'-DSOURCE="{name}"', "-o", str(building), str(source)]
-        for more in (["-static"], []):
-            done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                break
-        else:
-            target.unlink(missing_ok=True)
-            self.app.display_warning(f"boxes will be made by bubblewrap:\n{done.stderr}")
-            return
-        building.rename(target)
+        for made, ways in ((library, [["-shared", "-fPIC"]]), (target, [["-static"], []])):
+            for more in ways:
+                done = subprocess.run(
+                    [*command, *more], capture_output=True, text=True, check=False
+                )
+                if done.returncode == 0:
+                    building.rename(made)
+                    break
+            else:
+                target.unlink(missing_ok=True)
+                self.app.display_warning(f"boxes will be made by bubblewrap:\n{done.stderr}")
+                return
         if version != "editable":
             build_data["pure_python"] = False
             build_data["infer_tag"] = True

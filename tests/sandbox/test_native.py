@@ -25,9 +25,9 @@ async def boxes() -> AsyncIterator[NativeBoxes]:
 async def test_a_killed_spawner_takes_no_box_with_it_and_is_replaced(boxes: NativeBoxes) -> None:
     async with await boxes.open() as old:
         await old.run(["sh", "-c", "echo kept > f"])
-        assert boxes._spawner is not None
-        boxes._spawner._process.kill()
-        boxes._spawner._process.wait()
+        assert boxes._spawners
+        boxes._spawners[()]._process.kill()
+        boxes._spawners[()]._process.wait()
         async with await boxes.open() as new:
             assert (await new.run(["echo", "new"])).stdout == b"new\n"
         assert (await old.run(["cat", "f"])).stdout == b"kept\n"
@@ -49,11 +49,11 @@ async def test_a_box_killed_from_outside_is_our_failure_not_the_guests(boxes: Na
 async def test_a_box_killed_while_it_is_made_is_our_failure(boxes: NativeBoxes) -> None:
     async with await boxes.open():
         pass
-    assert boxes._spawner is not None
-    os.kill(boxes._spawner._process.pid, signal.SIGSTOP)  # what is asked for is not made yet
+    assert boxes._spawners
+    os.kill(boxes._spawners[()]._process.pid, signal.SIGSTOP)  # what is asked for is not made yet
     opening = asyncio.create_task(boxes.open())
     await asyncio.sleep(0.2)
-    os.kill(boxes._spawner._process.pid, signal.SIGKILL)
+    os.kill(boxes._spawners[()]._process.pid, signal.SIGKILL)
     with pytest.raises(SandboxError, match="cannot make a box"):
         await asyncio.wait_for(opening, 10)
 

@@ -10,6 +10,8 @@
  *
  *     F filter      the seccomp program, an array of struct sock_filter
  *     L layout      what every box sees: records of an operation and two strings, each ended by NUL
+ *     Z request     go on as a Python interpreter, which will load this code as a library from the
+ *                   descriptor; it takes F and C from then on
  *     C numbers     make a box (struct request). Descriptors: the box's own socket, files through
  *                   which a process joins a cgroup, and layers, the lowest first
  *
@@ -59,11 +61,14 @@
 #endif
 
 enum { NONE, LOOPBACK, PROXY }; /* networks */
-enum { PROXY_PORT = 3128, GUEST = 1000, MAX_MESSAGE = 1 << 19, MAX_FDS = 32, MAX_WORDS = 1 << 16, MAX_NETS = 256 };
+enum { PLAIN = '0', READS_ALL = '1', PYTHON = '2' }; /* commands */
+enum { PROXY_PORT = 3128, LIBRARY = 200, GUEST = 1000, MAX_MESSAGE = 1 << 19, MAX_FDS = 32, MAX_WORDS = 1 << 16, MAX_NETS = 256 };
 
 struct request {
 	long uid, size, inodes, data, processes, files, file_size, network, groups, layers;
 };
+
+extern void PyOS_AfterFork_Child(void) __attribute__((weak)); /* of the interpreter, if we are one */
 
 static const char source[] __attribute__((used)) = "practicum-box source " SOURCE;
 static char layout[1 << 14];
@@ -244,6 +249,12 @@ static void prepare(void)
 		must(mkdir(names[i], 0755), names[i]);
 	must(syscall(SYS_pivot_root, ".", "old"), "pivot_root");
 	must(mount("/old/proc", "/proc", NULL, MS_BIND, NULL), "/proc"); /* to mount others */
+	static const char *seen[] = {"bin", "etc", "lib", "lib64", "opt", "usr"};
+	for (size_t i = 0; i < sizeof seen / sizeof *seen; i++) { /* as in a box, for an interpreter */
+		char path[16];
+		snprintf(path, sizeof path, "/new/%s", seen[i]);
+		must(symlink(path, seen[i]), path);
+	}
 	must(mount("root", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755"), "/new");
 	must(chdir("/new"), "/new");
 	static const char *folders[] = {"proc", "workspace", "tmp", "var"};
@@ -403,23 +414,31 @@ static void limit(int kind, long value)
 	setrlimit(kind, &now);
 }
 
-/* Become the command: "X", whether it may read everything, then folder, count, words, environment. */
-static void become(size_t size, const int *streams)
+/* Take a request apart: folder, count, words, environment. Words end with NULL, as does the rest. */
+static char **parse(size_t size, char **folder, char ***environment)
 {
 	static char *words[MAX_WORDS];
-	char *p = message + 2, *end = message + size, *folder = p;
+	char *p = message + 2, *end = message + size;
+	*folder = p;
 	p += strlen(p) + 1;
 	long count = strtol(p, NULL, 10), n = 0;
 	p += strlen(p) + 1;
-	char **environment = words;
+	*environment = words;
 	for (; p < end && n < MAX_WORDS - 2; p += strlen(p) + 1) {
 		words[n++] = p;
 		if (--count == 0) {
 			words[n++] = NULL;
-			environment = words + n;
+			*environment = words + n;
 		}
 	}
 	words[n] = NULL;
+	return p < end || count > 0 ? NULL : words;
+}
+
+/* Become the command: "X", what kind it is, and a request. Returns only as a fork of Python. */
+static char **become(size_t size, const int *streams)
+{
+	char kind = message[1], *folder, **environment, **words = parse(size, &folder, &environment);
 	prctl(PR_SET_DUMPABLE, 1, 0, 0, 0); /* else our own /proc/self is closed to us */
 	setsid();
 	for (int i = 0; i < 3; i++)
@@ -441,20 +460,24 @@ static void become(size_t size, const int *streams)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	set_capabilities(DROPPING, READING | DROPPING, READING);
 	must(prctl(PR_CAPBSET_DROP, CAP_SETPCAP, 0, 0, 0), "bounding set");
-	if (message[1] == '1') {
+	if (kind == READS_ALL) {
 		set_capabilities(READING, READING, READING);
 		must(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_READ_SEARCH, 0, 0), "ambient");
 	} else {
 		must(prctl(PR_CAPBSET_DROP, CAP_DAC_READ_SEARCH, 0, 0, 0), "bounding set");
 		set_capabilities(0, 0, 0);
 	}
-	if (p < end || count > 0) {
+	if (!words) {
 		dprintf(2, "cannot run: more than %d words\n", MAX_WORDS);
 		_exit(126);
 	}
 	if (chdir(folder) < 0) {
 		dprintf(2, "cannot enter %s: %s\n", folder, strerror(errno));
 		_exit(126);
+	}
+	if (kind == PYTHON) {
+		PyOS_AfterFork_Child();
+		return words;
 	}
 	environ = environment;
 	execvp(words[0], words);
@@ -463,7 +486,8 @@ static void become(size_t size, const int *streams)
 	_exit(code);
 }
 
-static void serve(int can_be_layer, int store, int proxy)
+/* Returns only as a fork of Python: the words of its command. */
+static char **serve(int can_be_layer, int store, int proxy)
 {
 	sigset_t child;
 	sigemptyset(&child);
@@ -511,7 +535,7 @@ static void serve(int can_be_layer, int store, int proxy)
 			} else if (message[0] == 'X' && count == 3 && !running) {
 				running = fork();
 				if (running == 0)
-					become(size, streams);
+					return become(size, streams);
 				if (running < 0)
 					fail("fork");
 			} else {
@@ -524,7 +548,7 @@ static void serve(int can_be_layer, int store, int proxy)
 	}
 }
 
-static void be_pid_1(const int *fds, int store, long uid, long gid)
+static char **be_pid_1(const int *fds, int store, long uid, long gid)
 {
 	must(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "dumpable"); /* else /proc/self is closed to us */
 	for (int i = 1; i <= box.groups; i++)
@@ -551,7 +575,7 @@ static void be_pid_1(const int *fds, int store, long uid, long gid)
 	dup(0);
 	dup(0);
 	drop_rights();
-	serve(can_be_layer, store, proxy);
+	return serve(can_be_layer, store, proxy);
 }
 
 /* ---- the spawner ---- */
@@ -632,7 +656,7 @@ static int enter_net(void)
 	return -1;
 }
 
-static void make_box(const int *fds)
+static char **make_box(const int *fds)
 {
 	uid_t uid = geteuid();
 	gid_t own = getegid(), gid = own;
@@ -645,15 +669,15 @@ static void make_box(const int *fds)
 	int store = make_store(box.uid, gid);
 	if (store < 0) {
 		tell(-1, "Eworkspace: %s", strerror(errno));
-		return;
+		return NULL;
 	}
 	if (other && (setegid(box.uid) < 0 || seteuid(box.uid) < 0)) {
 		tell(-1, "Eidentity: %s", strerror(errno));
-		return;
+		return NULL;
 	}
 	long pid = syscall(SYS_clone3, &how, sizeof how);
 	if (pid == 0)
-		be_pid_1(fds, store, box.uid, gid);
+		return be_pid_1(fds, store, box.uid, gid);
 	close(store);
 	if (pid < 0)
 		tell(-1, "Enamespaces: %s", strerror(errno));
@@ -661,6 +685,24 @@ static void make_box(const int *fds)
 		nets[net].pid = pid;
 	if (other && (seteuid(uid) < 0 || setegid(own) < 0))
 		_exit(1);
+	return NULL;
+}
+
+/* Go on as an interpreter with our rights, which will load this code as a library and call spawn. */
+static void become_python(size_t size, int library)
+{
+	struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+	struct __user_cap_data_struct data[2];
+	char *folder, **environment, **words = parse(size, &folder, &environment);
+	syscall(SYS_capget, &header, data);
+	for (int i = 0; i < 2; i++)
+		data[i].inheritable = data[i].permitted;
+	syscall(SYS_capset, &header, data);
+	for (int cap = 0; cap < 64; cap++)
+		prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap, 0, 0);
+	dup2(library, LIBRARY);
+	execve(words[0], words, environment);
+	fail(words[0]);
 }
 
 static void reap(int ended)
@@ -675,13 +717,10 @@ static void reap(int ended)
 				nets[i].pid = 0;
 }
 
-int main(int argc, char **argv)
+/* Serve until the host is gone. Returns NULL then, and as a fork of Python the words of a command. */
+char **spawn(int from)
 {
-	if (argc != 3) {
-		fprintf(stderr, "%s\nusage: practicum-box FD OWNER (started by practicum)\n", source);
-		return 2;
-	}
-	control = atoi(argv[1]);
+	control = from;
 	sigset_t child;
 	sigemptyset(&child);
 	sigaddset(&child, SIGCHLD);
@@ -695,9 +734,10 @@ int main(int argc, char **argv)
 		if (!sources[0].revents)
 			continue;
 		int fds[MAX_FDS], count;
+		char **words = NULL;
 		ssize_t size = take(control, fds, &count);
 		if (size < 0)
-			return 0;
+			return NULL;
 		if (message[0] == 'F' && (size_t)size <= sizeof filter) {
 			filter_size = (size - 1) / sizeof *filter;
 			memcpy(filter, message + 1, filter_size * sizeof *filter);
@@ -707,16 +747,28 @@ int main(int argc, char **argv)
 			enter();
 			setgroups(0, NULL); /* an ordinary user may not, and has no more than its own */
 			prepare();
+		} else if (message[0] == 'Z' && count == 1) {
+			become_python(size, fds[0]);
 		} else if (message[0] == 'C' && count > 0 &&
 			   sscanf(message + 1, "%ld %ld %ld %ld %ld %ld %ld %ld %ld %ld", &box.uid,
 				  &box.size, &box.inodes, &box.data, &box.processes, &box.files,
 				  &box.file_size, &box.network, &box.groups, &box.layers) == 10 &&
 			   count == 1 + box.groups + box.layers) {
 			sock = fds[0];
-			make_box(fds);
+			words = make_box(fds);
+			if (words)
+				return words;
 			sock = -1;
 		}
 		for (int i = 0; i < count; i++)
 			close(fds[i]);
 	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc == 3)
+		return spawn(atoi(argv[1])) != NULL;
+	fprintf(stderr, "%s\nusage: practicum-box FD OWNER (started by practicum)\n", source);
+	return 2;
 }

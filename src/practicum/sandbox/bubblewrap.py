@@ -75,7 +75,7 @@ class BubblewrapBoxes(LocalBoxes):
         self.programs = Programs.find()
         super().__init__(max_running, ahead=ahead, delay=delay)
 
-    def _new(self, slot: int, limits: Limits) -> "BubblewrapBox":
+    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "BubblewrapBox":
         return BubblewrapBox(self, slot, limits)
 
 
@@ -154,6 +154,7 @@ class BubblewrapBox(LocalBox):
         output_bytes: int,
         stdin: bytes = b"",
         reads_all: bool = False,
+        python: bool = False,
     ) -> Result:
         """Run under bwrap; see `LocalBox._execute`."""
         if self.closed or self._keeper is None:

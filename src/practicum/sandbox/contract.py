@@ -67,6 +67,18 @@ class Sandbox(Protocol):
         """Run a command as the guest; everything it started is dead when this returns."""
         ...
 
+    async def python(
+        self,
+        args: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run `python3 ARGS`, like `run`, but without its start where modules were preloaded."""
+        ...
+
     async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:
         """Copy out what exists at `paths`, directories with all that is in them.
 
@@ -108,8 +120,18 @@ class Sandbox(Protocol):
 class Boxes(Protocol):
     """Makes boxes, and bounds how many run commands at once."""
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
-        """A fresh box whose workspace holds `files`."""
+    async def open(
+        self,
+        files: Sequence[File] = (),
+        limits: Limits = Limits(),  # noqa: B008
+        *,
+        preload: Sequence[str] = (),
+    ) -> Sandbox:
+        """A fresh box whose workspace holds `files`.
+
+        `preload` names modules that its `python` may have imported before; what it does is the
+        same with and without. They must be installed in the box: nothing of a task is.
+        """
         ...
 
     async def restore(self, snapshot: Snapshot) -> Sandbox:

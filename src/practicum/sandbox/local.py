@@ -69,25 +69,31 @@ class LocalBoxes(ABC):
         self._delay = delay
         self._turns = asyncio.Semaphore(max_running)
         self._open: set[LocalBox] = set()
-        self._shared: OrderedDict[tuple[tuple[File, ...], Limits], asyncio.Task[Snapshot]] = (
-            OrderedDict()
-        )
-        self.pool = Pool(lambda limits: self._start(self._new(self.made, limits), b""), ahead)
+        self._shared: OrderedDict[tuple[object, ...], asyncio.Task[Snapshot]] = OrderedDict()
+        self.pool = Pool(lambda limits: self._start(self._new(self.made, limits, ()), b""), ahead)
 
     @abstractmethod
-    def _new(self, slot: int, limits: Limits) -> "LocalBox":
+    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "LocalBox":
         """A box of this kind that is not made yet."""
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> "LocalBox":  # noqa: B008
-        """A fresh box whose workspace holds `files`.
+    async def open(
+        self,
+        files: Sequence[File] = (),
+        limits: Limits = Limits(),  # noqa: B008
+        *,
+        preload: Sequence[str] = (),
+    ) -> "LocalBox":
+        """A fresh box whose workspace holds `files`; see `Boxes`.
 
         Where there are many, they are laid once, and boxes that begin alike are forks of that one.
         """
+        modules = tuple(preload)
         if len(files) >= SHARED_FROM:
-            return await self.restore(await self._laid_once(tuple(files), limits))
+            return await self.restore(await self._laid_once(tuple(files), limits, modules))
         tar = archive.pack(files) if files else b""
-        if (box := self.pool.take(limits)) is None:
-            return await self._start(self._new(self.made, limits), tar)
+        box = None if modules else self.pool.take(limits)
+        if box is None:
+            return await self._start(self._new(self.made, limits, modules), tar)
         try:
             async with self.turn():
                 await box.lay_first(tar)
@@ -96,15 +102,17 @@ class LocalBoxes(ABC):
             raise
         return box
 
-    async def _laid_once(self, files: tuple[File, ...], limits: Limits) -> Snapshot:
+    async def _laid_once(
+        self, files: tuple[File, ...], limits: Limits, preload: tuple[str, ...]
+    ) -> Snapshot:
         """A box with `files` that nothing has run in yet."""
 
         async def lay() -> Snapshot:
-            box = await self._start(self._new(self.made, limits), archive.pack(files))
+            box = await self._start(self._new(self.made, limits, preload), archive.pack(files))
             async with box:
                 return await box.snapshot()
 
-        key = (files, limits)
+        key = (files, limits, preload)
         if key not in self._shared:
             self._shared[key] = asyncio.create_task(lay())
         self._shared.move_to_end(key)
@@ -119,7 +127,7 @@ class LocalBoxes(ABC):
     async def restore(self, snapshot: Snapshot) -> "LocalBox":
         """A fresh box that holds what another one held."""
         taken = await snapshot.export()
-        box = await self._start(self._new(self.made, taken.limits), b"")
+        box = await self._start(self._new(self.made, taken.limits, ()), b"")
         try:
             async with self.turn():
                 detail = await box.lay(taken.data, "-C", "/")
@@ -204,10 +212,12 @@ class LocalBox(ABC):
         output_bytes: int,
         stdin: bytes = b"",
         reads_all: bool = False,
+        python: bool = False,
     ) -> Result:
         """Run `words` (a folder, then a command), in a place that `boxes.turn` gave.
 
-        With `reads_all`, modes of the guest's own files do not matter. Raises ValueError or OSError
+        With `reads_all`, modes of the guest's own files do not matter. With `python`, the command
+        is `python3` and may be a fork of one that has started before. Raises ValueError or OSError
         for words that no kernel could run, SandboxError for what is not the guest's doing.
         """
 
@@ -230,6 +240,32 @@ class LocalBox(ABC):
         env: Mapping[str, str] | None = None,
     ) -> Result:
         """Run a command as the guest; everything it started is dead when this returns."""
+        return await self._run(argv, cwd, stdin, seconds, env, python=False)
+
+    async def python(
+        self,
+        args: Sequence[str],
+        *,
+        cwd: str = "",
+        stdin: bytes = b"",
+        seconds: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Result:
+        """Run `python3 ARGS`; see `Sandbox`."""
+        return await self._run(
+            ["python3", *args], cwd, stdin, seconds, env, python=_can_be_forked(list(args))
+        )
+
+    async def _run(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        stdin: bytes,
+        seconds: float | None,
+        env: Mapping[str, str] | None,
+        *,
+        python: bool,
+    ) -> Result:
         limits = self.limits
         try:
             words = [os.fsencode(word) for word in argv]
@@ -243,6 +279,7 @@ class LocalBox(ABC):
                     stdin=stdin,
                     seconds=limits.command_seconds if seconds is None else seconds,
                     output_bytes=limits.output_bytes,
+                    python=python,
                 )
         except (ValueError, OSError) as error:  # no kernel could run these words
             return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
@@ -350,3 +387,11 @@ class LocalBox(ABC):
         tb: TracebackType | None,
     ) -> None:
         await unbroken(self.close())
+
+
+def _can_be_forked(args: list[str]) -> bool:
+    """Whether the arguments of `python3` are of the kinds that `zygote.py` knows."""
+    words = args[1:] if args[:1] == ["-I"] else args
+    if words[:1] in (["-c"], ["-m"]):
+        return len(words) > 1
+    return bool(words) and not words[0].startswith("-")

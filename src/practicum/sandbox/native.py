@@ -19,7 +19,7 @@ import hashlib
 import os
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -27,13 +27,17 @@ from practicum.core import Limits, SandboxError
 from practicum.sandbox.agent import Agent, Layer
 from practicum.sandbox.command import SETUP_SECONDS, spawn, unbroken
 from practicum.sandbox.contract import Archive, Result, Snapshot
-from practicum.sandbox.local import INODES, OPEN_FILES, LocalBox, LocalBoxes
+from practicum.sandbox.image import PYTHON
+from practicum.sandbox.local import ENVIRONMENT, INODES, OPEN_FILES, LocalBox, LocalBoxes
 from practicum.sandbox.network import network
 from practicum.sandbox.seccomp import program
 
 DEPTH = 16  # layers; more make each look at a file slower
 SOURCE = Path(__file__).with_name("box.c")
 PROGRAM = Path(__file__).with_name("practicum-box")  # made when the package is built
+LIBRARY = PROGRAM.with_suffix(".so")  # the same for an interpreter
+ZYGOTE = Path(__file__).with_name("zygote.py")
+_LIBRARY = 200  # its descriptor in the interpreter, as box.c has it
 
 
 @cache
@@ -59,52 +63,69 @@ def source_hash() -> str:
 class NativeBoxes(LocalBoxes):
     """Makes native boxes; implements `Boxes`."""
 
-    _spawner: "Spawner | None" = None
+    def __init__(
+        self,
+        max_running: int = 4,
+        *,
+        ahead: int = 0,
+        delay: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """See `LocalBoxes`."""
+        super().__init__(max_running, ahead=ahead, delay=delay)
+        self._spawners: dict[tuple[str, ...], Spawner] = {}
 
-    def _new(self, slot: int, limits: Limits) -> "NativeBox":
-        return NativeBox(self, slot, limits)
+    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "NativeBox":
+        return NativeBox(self, slot, limits, preload)
 
     async def restore(self, snapshot: Snapshot) -> LocalBox:
         """A fresh box that holds what another one held; see `Boxes`."""
         if not isinstance(snapshot, Layers):
             return await super().restore(snapshot)
-        box = NativeBox(self, 0, snapshot.limits, snapshot)
+        box = NativeBox(self, 0, snapshot.limits, snapshot.preload, snapshot)
         return await self._start(box, b"")
 
-    def ask(self, request: bytes, fds: Sequence[int]) -> None:
-        """Have the spawner make a box, with a new spawner if the old one has died."""
+    def ask(self, request: bytes, fds: Sequence[int], preload: tuple[str, ...]) -> None:
+        """Have a spawner make a box, and a new spawner if there is none that lives."""
         for _ in range(2):
-            if self._spawner is None:
-                self._spawner = Spawner(self.image)
+            if preload not in self._spawners:
+                self._spawners[preload] = Spawner(self.image, preload)
             try:
-                return self._spawner.ask(request, fds)
+                return self._spawners[preload].ask(request, fds)
             except OSError:
-                self._spawner.close()
-                self._spawner = None
+                self._spawners.pop(preload).close()
         raise SandboxError("the spawner of boxes dies at once: is the host full?")
 
     async def close(self) -> None:
-        """Close every box that is still open, and the spawner."""
+        """Close every box that is still open, and the spawners."""
         await super().close()
-        if self._spawner is not None:
-            self._spawner.close()
-            self._spawner = None
+        while self._spawners:
+            self._spawners.popitem()[1].close()
 
 
 class Spawner:
-    """The process that clones boxes, far from this one's memory and threads."""
+    """The process that clones boxes, far from this one's memory and threads.
 
-    def __init__(self, image: Path) -> None:
+    With `preload` it is an interpreter that has imported these modules; see `zygote.py`.
+    """
+
+    def __init__(self, image: Path, preload: tuple[str, ...] = ()) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            argv = [helper(), str(theirs.fileno()), str(os.getpid())]
-            self._process = spawn(argv, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
+            theirs_fd = theirs.fileno()
+            argv = [helper(), str(theirs_fd), str(os.getpid())]
+            self._process = spawn(argv, stdin=subprocess.DEVNULL, pass_fds=(theirs_fd,))
         except OSError as error:
             raise SandboxError(f"cannot start {PROGRAM}: {error}; is the host full?") from error
         finally:
             theirs.close()
-        self._socket.send(b"F" + program())
         self._socket.send(b"L" + layout(image))
+        if preload:
+            code = ZYGOTE.read_text()
+            words = [PYTHON, "-c", code, str(theirs_fd), str(_LIBRARY), *preload]
+            with open(LIBRARY, "rb") as library:
+                request = pack(b"Z0", "/", words, ENVIRONMENT)
+                socket.send_fds(self._socket, [request], [library.fileno()])
+        self._socket.send(b"F" + program())
 
     def ask(self, request: bytes, fds: Sequence[int]) -> None:
         """Send a request; OSError when the process is gone."""
@@ -141,14 +162,24 @@ def layout(image: Path) -> bytes:
     )
 
 
+def pack(
+    kind: bytes, folder: str | bytes, words: Sequence[str | bytes], env: Mapping[str, str]
+) -> bytes:
+    """A request as `box.c` reads it. Raises ValueError for what no kernel could run."""
+    variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
+    parts = [os.fsencode(folder), b"%d" % len(words), *map(os.fsencode, words), *variables]
+    if not words or any(b"\0" in part for part in parts):
+        raise ValueError("no command, or something that holds a NUL byte")
+    return kind + b"".join(part + b"\0" for part in parts)
+
+
 class Layers(Snapshot):
     """A snapshot as the layers of a native box, the lowest first."""
 
-    def __init__(
-        self, boxes: NativeBoxes, uid: int, limits: Limits, layers: Sequence[Layer]
-    ) -> None:
-        self.boxes, self.limits, self.layers = boxes, limits, tuple(layers)
-        self.uid = uid  # whose the files are
+    def __init__(self, box: "NativeBox", layers: Sequence[Layer]) -> None:
+        self.boxes, self.limits, self.preload = box.boxes, box.limits, box.preload
+        self.uid = box.uid  # whose the files are
+        self.layers = tuple(layers)
 
     def left(self) -> tuple[int, int]:
         """Bytes and inodes that a box over these layers may still write."""
@@ -175,9 +206,15 @@ class NativeBox(LocalBox):
     boxes: NativeBoxes
 
     def __init__(
-        self, boxes: NativeBoxes, slot: int, limits: Limits, over: Layers | None = None
+        self,
+        boxes: NativeBoxes,
+        slot: int,
+        limits: Limits,
+        preload: tuple[str, ...] = (),
+        over: Layers | None = None,
     ) -> None:
         super().__init__(boxes, slot, limits)
+        self.preload = preload
         self._over = over
         if over:
             self.uid = over.uid
@@ -222,7 +259,7 @@ class NativeBox(LocalBox):
         old, self._agent = self._agent, agent
         fds = [agent.theirs.fileno(), *self.group.doors, *(layer.fd for layer in layers)]
         try:
-            self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds)
+            self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds, self.preload)
         finally:
             agent.theirs.close()
         if old:
@@ -240,14 +277,12 @@ class NativeBox(LocalBox):
         output_bytes: int,
         stdin: bytes = b"",
         reads_all: bool = False,
+        python: bool = False,
     ) -> Result:
         """See `LocalBox._execute`."""
         folder, *argv = words
-        variables = [os.fsencode(f"{name}={value}") for name, value in env.items()]
-        if not argv or any(b"\0" in v for v in variables):
-            raise ValueError("no command, or a variable that holds a NUL byte")
-        parts = [folder, str(len(argv)).encode(), *argv, *variables]
-        request = (b"X1" if reads_all else b"X0") + b"".join(part + b"\0" for part in parts)
+        kind = b"1" if reads_all else b"2" if python and self.preload else b"0"
+        request = pack(b"X" + kind, folder, argv, env)
         async with self._one:
             if self.closed or self._agent is None:
                 raise SandboxError("the box is closed: open another")
@@ -279,7 +314,7 @@ class NativeBox(LocalBox):
             if self._agent.can_be_layer:
                 below = self._over.layers if self._over else ()
                 layers = (*below, await self._agent.written())
-                taken = Layers(self.boxes, self.uid, self.limits, layers)
+                taken = Layers(self, layers)
                 if not taken.deep_or_full():
                     self.shares_files = True
                     async with self.boxes.turn():
