@@ -98,7 +98,7 @@ def test_links_folders_and_cut_files_are_no_sources():
 
 async def test_a_failing_box_is_never_the_candidates_fault():
     class Broken:
-        async def open(self, *_):
+        async def open(self, *_, **__):
             raise SandboxError("no namespaces")
 
         async def close(self): ...

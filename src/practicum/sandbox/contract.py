@@ -129,8 +129,8 @@ class Boxes(Protocol):
     ) -> Sandbox:
         """A fresh box whose workspace holds `files`.
 
-        `preload` names modules that its `python` may have imported before; what it does is the
-        same with and without. They must be installed in the box: nothing of a task is.
+        `preload` names modules that its `python` may have imported before. They come from the box's
+        own system, so that a file of the task which has the name of one is not imported instead.
         """
         ...
 
