@@ -8,6 +8,7 @@ which no other way leads out; it serves in this process, and keeps a record of a
 
 import asyncio
 import contextlib
+import logging
 import socket
 import time
 from urllib.parse import urlsplit
@@ -29,6 +30,9 @@ _HEAD_SECONDS = 30.0
 _IDLE_SECONDS = 120.0
 _CHUNK = 1 << 16
 _AT_ONCE = 32  # connections of one box
+_ITS_OWN_DOING = (OSError, TimeoutError, h11.RemoteProtocolError)  # what it sent, that it hung up
+
+_logger = logging.getLogger(__name__)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -90,19 +94,21 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._running) >= _AT_ONCE:
+            writer.close()
+            return
+        task = asyncio.create_task(self._serve(reader, writer))
         self._running.add(task)
-        try:
-            if len(self._running) <= _AT_ONCE:
-                await self._serve(reader, writer)
-        except (OSError, TimeoutError, h11.RemoteProtocolError):
-            pass  # the box's own doing: what it sent, or that it hung up
-        finally:
+
+        def ended(task: asyncio.Task[None]) -> None:
             self._running.discard(task)
-            with contextlib.suppress(OSError):
-                writer.close()
+            writer.close()
+            error = None if task.cancelled() else task.exception()
+            if error and not isinstance(error, _ITS_OWN_DOING):
+                _logger.error("the proxy of a box failed", exc_info=error)
+
+        task.add_done_callback(ended)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One request, then bytes both ways until one side ends."""

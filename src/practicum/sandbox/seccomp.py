@@ -1,7 +1,8 @@
 """The system-call filter of a box: a classic BPF program that refuses what namespaces do not cover.
 
 `program()` guarantees: AF_VSOCK and other unlisted socket families, new namespaces, mounts,
-io_uring, userfaultfd, keys, bpf, perf, kernel modules and terminal injection fail with an error;
+io_uring, userfaultfd, keys, bpf, perf, kernel modules, terminal injection and limits of another
+process fail with an error;
 system calls of another architecture kill the caller. Everything else is allowed.
 """
 
@@ -60,6 +61,7 @@ _CALLS: dict[str, tuple[int | None, int]] = {
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
     "syslog": (103, 116),
+    "prlimit64": (302, 261),
     "iopl": (172, -1),
     "ioperm": (173, -1),
 }
@@ -91,6 +93,11 @@ def program() -> bytes:
         _op(_JUMP_EQUAL, family, yes=len(_FAMILIES) - i) for i, family in enumerate(_FAMILIES)
     )
     blocks = {
+        # limits of others: pid 1 has the guest's uid, and a limit can kill it
+        "prlimit64": argument(0)
+        + _op(_JUMP_EQUAL, 0, yes=1)
+        + _refuse(errno.EPERM)
+        + _op(_RETURN, _ALLOW),
         "socket": argument(0) + families + _refuse(errno.EAFNOSUPPORT) + _op(_RETURN, _ALLOW),
         "clone": argument(0)
         + _op(_JUMP_SET, _NEW_NAMESPACES, no=1)
