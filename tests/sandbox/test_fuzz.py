@@ -87,7 +87,8 @@ def noise():
     for _ in range(300):
         os.write(dice.choice((1, 2)), bytes(dice.randrange(256) for _ in range(9)))
 
-acts = (slower, signal_pid_1, queue_to_pid_1, orphans, names, trace, descriptors, stopped, noise, limits)
+acts = (slower, signal_pid_1, queue_to_pid_1, orphans, names, trace, descriptors, stopped,
+        noise, limits)
 for act in dice.choices(acts, k=4):
     try:
         act()
