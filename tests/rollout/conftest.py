@@ -20,12 +20,18 @@ class CountedBoxes(BubblewrapBoxes):
         self.opened = self.failures = self.inside = self.most_inside = 0
         self.watched = False
 
-    async def open(self, files: Sequence[File] = (), limits: Limits = Limits()) -> Sandbox:  # noqa: B008
+    async def open(
+        self,
+        files: Sequence[File] = (),
+        limits: Limits = Limits(),  # noqa: B008
+        *,
+        preload: Sequence[str] = (),
+    ) -> Sandbox:
         if self.failures > 0:
             self.failures -= 1
             raise SandboxError("no box to be had: try again")
         self.opened += 1
-        return await super().open(files, limits)
+        return await super().open(files, limits, preload=preload)
 
     def add(self, box: BubblewrapBox) -> None:
         super().add(box)

@@ -52,7 +52,7 @@ class Left:
 
     def __init__(self) -> None:
         gc.collect()
-        self.boxes = len(running())
+        self.boxes = sum(box.owner == os.getpid() for box in running())
         self.processes = sum(p.name.isdecimal() for p in Path("/proc").iterdir())
         self.mounts = len(Path("/proc/self/mounts").read_text().splitlines())
         self.descriptors = len(os.listdir("/proc/self/fd"))

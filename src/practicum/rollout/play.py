@@ -19,6 +19,7 @@ from practicum.core import (
     Message,
     Outcome,
     SandboxError,
+    Score,
     Stop,
     Submission,
     Task,
@@ -86,13 +87,13 @@ async def _bounded(job: Job, domain: Domain, policy: Policy, boxes: Boxes) -> Ep
     attempt = 0
     while True:
         attempt += 1
-        episode = await _Play(job, domain, policy, boxes).run()
+        episode = await Play(job, domain, policy, boxes).run()
         if not EFFECTS[episode.outcome].retried or attempt == ATTEMPTS:
             return msgspec.structs.replace(episode, attempts=attempt)
 
 
 @dataclass
-class _Play:
+class Play:
     """One attempt: its state while it runs."""
 
     job: Job
@@ -104,27 +105,48 @@ class _Play:
     answer: str = ""
     bad_turns: int = 0
     times: dict[str, float] = field(default_factory=dict)
-    box: Sandbox | None = None
+    context: ToolContext | None = None  # from the first turn on
+
+    def __post_init__(self) -> None:
+        self.tools: dict[str, Tool] = {name: get_tool(name) for name in self.job.task.tools}
+        self.messages = [Message.of("user", self.job.task.prompt)]
+        for turn in self.turns:
+            self.messages += [turn.message, *turn.results]
+
+    @property
+    def box(self) -> Sandbox | None:
+        """The box, if there is one yet."""
+        return self.context.box if self.context else None
 
     async def run(self) -> Episode:
-        task = self.job.task
-        self.tools: dict[str, Tool] = {name: get_tool(name) for name in task.tools}
-        self.messages = [Message.of("user", task.prompt)]
-        outcome, score, error = Outcome.INFRA_FAILED, None, ""
+        """Play to the end."""
         try:
             try:
-                outcome, error = await self._converse()
-                artifacts = await extract(task, self.box)
+                outcome, error = await self.converse(self.job.task.limits.turns)
+                return await self.conclude(outcome, error)
             finally:
                 if self.box is not None:
                     await self.box.close()
-            submission = Submission(artifacts, self.answer, tuple(self.events))
-            with self._timed("grade"):
-                score, verdict, why = await grade(task, self.domain, submission, self.boxes)
-            if verdict is not None:
-                outcome, error = verdict, why
         except (SandboxError, EngineError) as failure:
-            outcome, error = Outcome.INFRA_FAILED, f"{type(failure).__name__}: {failure}"
+            error = f"{type(failure).__name__}: {failure}"
+            return self.episode(Outcome.INFRA_FAILED, None, error)
+
+    async def conclude(self, outcome: Outcome, error: str) -> Episode:
+        """Take out what was made, close the box, and have it graded."""
+        task, score = self.job.task, None
+        artifacts = await extract(task, self.box)
+        if self.box is not None:
+            await self.box.close()
+        submission = Submission(artifacts, self.answer, tuple(self.events))
+        with self._timed("grade"):
+            score, verdict, why = await grade(task, self.domain, submission, self.boxes)
+        if verdict is not None:
+            outcome, error = verdict, why
+        return self.episode(outcome, score, error)
+
+    def episode(self, outcome: Outcome, score: Score | None, error: str) -> Episode:
+        """What is on record so far."""
+        task = self.job.task
         return Episode(
             id=self.job.key,
             task=task.key,
@@ -141,13 +163,12 @@ class _Play:
             seconds=dict(self.times),
         )
 
-    async def _converse(self) -> tuple[Outcome, str]:
-        """Turns until the policy submits or its budget is used up."""
+    async def converse(self, turns: int) -> tuple[Outcome, str]:
+        """Turns until the policy submits, its budget is used up, or there are so many."""
         task = self.job.task
         limits = task.limits
         schemas = [tool.schema for tool in self.tools.values()]
-        context: ToolContext | None = None
-        while len(self.turns) < limits.turns:
+        while len(self.turns) < turns:
             left = limits.tokens - sum(len(t.record.ids) for t in self.turns if t.record)
             if left <= 0:
                 return Outcome.TRUNCATED, f"all {limits.tokens} tokens used"
@@ -162,10 +183,10 @@ class _Play:
                     )
             except ContextFull as full:
                 return Outcome.TRUNCATED, str(full)
-            if context is None:  # only now: most episodes of a large batch have yet to begin
-                if needs_box(task):
-                    self.box = await self.boxes.open(task.files, limits)
-                context = ToolContext(self.box, limits, limits.seconds)
+            if self.context is None:  # only now: most of a large batch have yet to begin
+                box = await self.boxes.open(task.files, limits) if needs_box(task) else None
+                self.context = ToolContext(box, limits, limits.seconds)
+            context = self.context
             results, final = await self._act(context, turn)
             self._note_requests()
             state = render_task_state(context.state)
@@ -179,7 +200,7 @@ class _Play:
                 return Outcome.MALFORMED, f"{self.bad_turns} turns in a row without a usable call"
             if context.seconds_left <= 0:
                 return Outcome.TRUNCATED, f"all {limits.seconds:g} seconds of commands used"
-        return Outcome.TRUNCATED, f"all {limits.turns} turns used"
+        return Outcome.TRUNCATED, f"all {turns} turns used"
 
     async def _act(self, context: ToolContext, turn: Turn) -> tuple[list[Message], bool]:
         """Run the calls of one turn; a turn without a usable call gets a word of advice."""
