@@ -7,6 +7,7 @@ contract of that.
 import asyncio
 import os
 import posixpath
+import resource
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -29,7 +30,8 @@ WORKSPACE = "/workspace"
 SHARED_FROM = 32  # files of a task; fewer are laid for each box, which is as fast and plainer
 SHARED = 32  # sets of files that are kept laid
 INODES = 16384  # of the workspace, /tmp and /dev/shm together
-OPEN_FILES = 1024
+OPEN_FILES = 1024  # of a process in a box
+FILES = 1 << 16  # of ours
 KEPT = ("workspace", "tmp", "dev/shm")  # what the guest can write
 TRANSFER_SECONDS = 60.0  # for our own copies into and out of a box
 ENVIRONMENT = {
@@ -61,6 +63,7 @@ class LocalBoxes(ABC):
         `delay` is awaited before each command; tests show with it that slow boxes are harmless.
         Raises SandboxError when this kind of box cannot be made here.
         """
+        _allow_many_files()
         self.cgroups = Cgroups()
         self.cgroups.sweep()
         self.capabilities = capabilities(set(self.cgroups.parents))
@@ -387,6 +390,14 @@ class LocalBox(ABC):
         tb: TracebackType | None,
     ) -> None:
         await unbroken(self.close())
+
+
+def _allow_many_files() -> None:
+    """Raise this process's soft limit on open files: a box takes up to nine, a command three."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _can_be_forked(args: list[str]) -> bool:

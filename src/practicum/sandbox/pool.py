@@ -1,11 +1,13 @@
 """Boxes made ahead, so that whoever opens one need not wait until it is made.
 
 The pool learns what is wanted: the first box of some sizes is made when it is asked for, and from
-then on up to `size` of them are ready. A box that is taken belongs to who took it, and never comes
-back. All of them end with this process, however it ends, because every box does.
+then on up to `size` of them are ready. They are made in quiet moments, not while boxes are being
+taken. One that is taken belongs to who took it, and never comes back. All of them end with this
+process, however it ends, because every box does.
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from practicum.sandbox.command import unbroken
 if TYPE_CHECKING:
     from practicum.sandbox.local import LocalBox
 
+QUIET_SECONDS = 0.1  # without a request, before more are made
 SPARE_MEMORY = 0.1  # of the machine's, which the pool leaves free
 _Sizes = tuple[int, int, float, int, tuple[str, ...]]
 
@@ -28,6 +31,8 @@ class Pool:
         self._make = make
         self._ready: dict[_Sizes, list[LocalBox]] = {}
         self._filling: asyncio.Task[None] | None = None
+        self._wanted: tuple[_Sizes, Limits]
+        self._asked = 0.0  # when the last was asked for
 
     def __len__(self) -> int:
         return sum(map(len, self._ready.values()))
@@ -51,13 +56,21 @@ class Pool:
             if box.alive:
                 box.limits = limits
                 taken = box
+        self._wanted, self._asked = (sizes, limits), time.monotonic()
         if self._filling is None or self._filling.done():
-            self._filling = asyncio.create_task(self._fill(sizes, limits))
+            self._filling = asyncio.create_task(self._fill())
         return taken
 
-    async def _fill(self, sizes: _Sizes, limits: Limits) -> None:
-        """Make boxes of these sizes until there are enough, in place of those wanted before."""
-        while sizes in self._ready and len(self._ready[sizes]) < self.size and _memory_left():
+    async def _fill(self) -> None:
+        """Make boxes of the sizes asked for last, in place of others, until there are enough."""
+        while _memory_left():
+            quiet = time.monotonic() - self._asked
+            if quiet < QUIET_SECONDS:
+                await asyncio.sleep(QUIET_SECONDS - quiet)
+                continue
+            sizes, limits = self._wanted
+            if len(self._ready[sizes]) >= self.size:
+                return
             if len(self) >= self.size:
                 others = next(boxes for key, boxes in self._ready.items() if boxes and key != sizes)
                 await others.pop(0).close()
