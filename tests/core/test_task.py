@@ -49,6 +49,7 @@ CHANGED: dict[str, Any] = {
     "artifacts": (),
     "truth": {"lines": ["a", "b"], "count": 3},
     "limits": Limits(turns=4),
+    "root": "small",
 }
 
 
@@ -106,7 +107,7 @@ def test_the_key_is_the_same_in_another_process(hash_seed: str) -> None:
 
 
 def test_the_key_is_pinned_because_run_folders_remember_it() -> None:
-    assert EXAMPLE.key == "9a7f076f71b0a114"
+    assert EXAMPLE.key == "ca58c97951b1827a"
 
 
 def test_a_task_is_frozen() -> None:

@@ -26,12 +26,13 @@ class CountedBoxes(BubblewrapBoxes):
         limits: Limits = Limits(),  # noqa: B008
         *,
         preload: Sequence[str] = (),
+        root: str = "",
     ) -> Sandbox:
         if self.failures > 0:
             self.failures -= 1
             raise SandboxError("no box to be had: try again")
         self.opened += 1
-        return await super().open(files, limits, preload=preload)
+        return await super().open(files, limits, preload=preload, root=root)
 
     def add(self, box: BubblewrapBox) -> None:
         super().add(box)

@@ -18,7 +18,7 @@ SUBMIT = say("submit")
 class NoBoxes:
     """A place where no box can be had."""
 
-    async def open(self, *_: object) -> None:
+    async def open(self, *_: object, **__: object) -> None:
         raise SandboxError("this place has no boxes")
 
     async def close(self) -> None:

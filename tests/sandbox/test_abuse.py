@@ -1,14 +1,8 @@
 """Small real attacks from inside a box. Each is bounded, so that a failing wall harms nobody."""
 
-# ruff: noqa: ASYNC220, ASYNC240
-
 import os
 import platform
-import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -43,23 +37,6 @@ async def shell(box: Sandbox, code: str, seconds: float = 30.0) -> str:
 # Resources
 
 
-async def test_fork_bomb_meets_the_process_limit(box: Sandbox) -> None:
-    code = """
-import os, signal
-made = 0
-try:
-    while made < 1500:
-        if os.fork() == 0:
-            signal.pause()
-        made += 1
-except OSError as error:
-    print("refused", made)
-"""
-    output = await python(box, code)
-    assert output.startswith("refused")
-    assert int(output.split()[1]) < LIMITS.processes
-
-
 async def test_threads_meet_the_process_limit(box: Sandbox) -> None:
     code = """
 import threading, time
@@ -75,25 +52,11 @@ except RuntimeError:
     assert 0 < int(output.split()[1]) < LIMITS.processes
 
 
-async def test_exponential_fork_bomb_dies_at_the_deadline(box: Sandbox) -> None:
-    begin = time.monotonic()
-    result = await box.run(["bash", "-c", "b() { b | b & b; }; b; sleep 60"], seconds=1.0)
-    assert result.timed_out or result.exit_code != 0
-    assert time.monotonic() - begin < 30
-    assert (await box.run(["echo", "well"], seconds=30)).stdout == b"well\n"
-
-
-async def test_memory_bomb_is_stopped(box: Sandbox) -> None:
-    code = "x = bytearray()\nfor _ in range(1024): x += b'x' * (1 << 20)\nprint('got', len(x))"
-    result = await box.run(["python3", "-c", code], seconds=60)
-    assert result.exit_code != 0
-    assert b"got" not in result.stdout
-    assert (await box.run(["echo", "well"])).stdout == b"well\n"
-
-
 async def test_memory_bomb_of_many_processes_is_stopped(boxes: LocalBoxes, box: Sandbox) -> None:
     if boxes.capabilities.memory != "cgroup":
-        pytest.skip("this host bounds memory per process only, and says so")
+        with pytest.raises(SandboxError, match="does not enforce memory"):
+            boxes.capabilities.refuse_without(["memory"])
+        return
     code = """
 import os, time
 for _ in range(8):
@@ -137,12 +100,6 @@ else:
     assert left == "x\n"
 
 
-async def test_one_large_file_is_stopped(box: Sandbox) -> None:
-    result = await box.run(["dd", "if=/dev/zero", "of=/tmp/f", "bs=1M", "count=300"], seconds=60)
-    assert result.exit_code != 0
-    assert int(await shell(box, "stat -c %s /tmp/f")) <= LIMITS.workspace_mb * MIB
-
-
 @pytest.mark.parametrize("folder", WRITABLE)
 async def test_inode_bomb_is_stopped(box: Sandbox, folder: str) -> None:
     code = f"""
@@ -160,31 +117,11 @@ except OSError as error:
     assert int(output.split()[1]) <= 16384
 
 
-@pytest.mark.parametrize("folder", ["/", "/dev", "/etc", "/usr", "/var", "/opt/python", "/proc"])
-async def test_nothing_else_can_be_written(box: Sandbox, folder: str) -> None:
-    assert "DONE" not in await shell(box, f"touch {folder}/intruder && echo DONE")
-
-
 async def test_endless_output_is_cut_and_dies(box: Sandbox) -> None:
     result = await box.run(["bash", "-c", "yes >&2 & yes"], seconds=1.0)
     assert result.timed_out
     assert result.output_cut
     assert len(result.stdout) == len(result.stderr) == LIMITS.output_bytes
-
-
-async def test_descriptors_are_bounded(box: Sandbox) -> None:
-    code = """
-import os
-made = []
-try:
-    while len(made) < 20000:
-        made.append(os.open("/dev/null", os.O_RDONLY))
-except OSError:
-    print("refused", len(made))
-"""
-    output = await python(box, code)
-    assert output.startswith("refused")
-    assert int(output.split()[1]) <= 1024
 
 
 async def test_no_core_is_dumped(box: Sandbox) -> None:
@@ -194,30 +131,10 @@ async def test_no_core_is_dumped(box: Sandbox) -> None:
 # Processes, and what the host would show
 
 
-async def test_killing_everybody_reaches_nobody(box: Sandbox) -> None:
-    sentinel = subprocess.Popen(["sleep", "60"])
-    try:
-        code = f"kill -9 -1; for p in {sentinel.pid} {os.getpid()}; do kill -9 $p; done; kill -9 1"
-        await shell(box, f"({code}) ; sleep 0.1")
-        assert sentinel.poll() is None
-    finally:
-        sentinel.kill()
-        sentinel.wait()
-    assert (await box.run(["echo", "well"])).stdout == b"well\n"
-
-
 async def test_only_own_processes_are_seen(box: Sandbox) -> None:
     pids = (await shell(box, "ls /proc | grep -E '^[0-9]+$'")).split()
     assert len(pids) <= 6
     assert max(map(int, pids)) < 30
-
-
-async def test_no_environment_of_the_host_can_be_found(
-    boxes: LocalBoxes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PRACTICUM_SECRET", "hunter2")
-    async with await boxes.open() as box:
-        assert "hunter2" not in await shell(box, "env; cat /proc/*/environ | tr '\\0' '\\n'")
 
 
 async def test_inherited_descriptors_are_closed(boxes: LocalBoxes) -> None:
@@ -241,14 +158,6 @@ async def test_the_host_is_not_there(box: Sandbox, path: str) -> None:
     assert "there" not in await shell(box, f"[ -e {path} ] && echo there")
 
 
-async def test_the_host_tmp_is_another(box: Sandbox, tmp_path: Path) -> None:
-    (tmp_path / "mine").write_text("x")
-    assert "there" not in await shell(box, f"[ -e {tmp_path} ] && echo there")
-    mark = f"box-{os.urandom(8).hex()}"
-    await shell(box, f"touch /tmp/{mark} /workspace/{mark} /dev/shm/{mark}")
-    assert not any(Path(folder, mark).exists() for folder in ("/tmp", "/dev/shm"))
-
-
 async def test_names_and_namespaces_are_not_the_hosts(box: Sandbox) -> None:
     assert await shell(box, "cat /proc/sys/kernel/hostname") == "box\n"
     for name in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
@@ -269,13 +178,6 @@ async def test_no_privilege_is_held_or_gained(box: Sandbox) -> None:
         assert "nosuid" in line.split()[3].split(","), line
 
 
-async def test_devices_are_the_harmless_ones(box: Sandbox) -> None:
-    names = set((await shell(box, "ls /dev")).split())
-    harmless = "core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero console"
-    assert names <= {*harmless.split()}
-    assert "Operation not permitted" in await shell(box, "mknod /tmp/mem c 1 1")
-
-
 @pytest.mark.parametrize(
     "path", ["kernel/core_pattern", "kernel/hostname", "vm/drop_caches", "user/max_user_namespaces"]
 )
@@ -285,62 +187,6 @@ async def test_sysctls_cannot_be_written(box: Sandbox, path: str) -> None:
 
 
 # Network
-
-
-async def test_the_hosts_loopback_is_out_of_reach(box: Sandbox) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert "OK" not in await shell(box, f"echo > /dev/tcp/127.0.0.1/{port} && echo OK")
-
-
-async def test_there_is_no_way_out(box: Sandbox) -> None:
-    code = """
-import socket
-for family, kind, address in ((socket.AF_INET, socket.SOCK_DGRAM, ("192.0.2.1", 9)),
-                              (socket.AF_INET6, socket.SOCK_DGRAM, ("2001:db8::1", 9))):
-    try:
-        socket.socket(family, kind).connect(address)
-        print("OUT")
-    except OSError as error:
-        print(error.errno)
-try:
-    socket.getaddrinfo("example.org", 80)
-    print("OUT")
-except OSError:
-    pass
-"""
-    output = await python(box, code)
-    assert "OUT" not in output
-    assert output.split()[0] == "101"  # ENETUNREACH
-
-
-async def test_abstract_sockets_of_the_host_are_out_of_reach(box: Sandbox) -> None:
-    name = f"practicum-{os.urandom(6).hex()}"
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("\0" + name)
-        server.listen()
-        code = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0{name}'); print('OUT')"
-        output = await python(box, code)
-    assert "OUT" not in output
-    assert "ConnectionRefusedError" in output
-
-
-async def test_a_server_of_its_own_works(boxes: LocalBoxes) -> None:
-    code = """
-import socket, threading
-server = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=lambda: server.accept()[0].sendall(b"hello"), daemon=True).start()
-print(socket.create_connection(server.getsockname()).recv(9))
-"""
-    async with await boxes.open(limits=Limits(network=("loopback",))) as box:
-        assert await python(box, code) == "b'hello'\n"
-
-
-@pytest.mark.parametrize("family", [17, 38, 40], ids=["packet", "alg", "vsock"])
-async def test_other_socket_families_are_refused(box: Sandbox, family: int) -> None:
-    output = await python(box, f"import socket; socket.socket({family}, 3); print('OPEN')")
-    assert "OPEN" not in output
-    assert "Address family not supported" in output
 
 
 # The kernel's interface
@@ -418,23 +264,7 @@ for request in (0x5412, 0x541C):
     assert await python(box, code) == "EPERM\nEPERM\n"
 
 
-async def test_kernel_secrets_are_closed(box: Sandbox) -> None:
-    files = ["/proc/kcore", "/dev/kmsg", "/proc/kmsg", "/dev/mem"]
-    for file in files:
-        assert "OPEN" not in await shell(box, f"head -c 1 {file} >/dev/null && echo OPEN")
-    addresses = (await shell(box, "cut -d' ' -f1 /proc/kallsyms | sort -u | head -3")).split()
-    assert addresses in ([], ["0000000000000000"])
-
-
 # Files that trap the host
-
-
-async def test_links_are_not_followed_out(box: Sandbox) -> None:
-    await shell(box, "ln -s /etc/passwd out; ln -s /etc dir; ln -s /proc/1 p; ln out hard")
-    found = await box.read(["out", "dir", "dir/passwd", "p/environ", "p", "hard"])
-    assert {name: item.kind for name, item in found.items()} == dict.fromkeys(
-        ("out", "dir", "p", "hard"), "symlink"
-    )
 
 
 async def test_hard_links_to_host_files_fail_and_own_ones_are_read(box: Sandbox) -> None:
@@ -444,64 +274,11 @@ async def test_hard_links_to_host_files_fail_and_own_ones_are_read(box: Sandbox)
     assert found["a"].data == found["b"].data == b"x\n"
 
 
-async def test_odd_files_do_not_hold_a_read(box: Sandbox) -> None:
-    code = """
-import os, socket
-os.mkfifo("fifo")
-socket.socket(socket.AF_UNIX).bind("socket")
-os.symlink("/dev/zero", "zero")
-with open("sparse", "wb") as f:
-    f.truncate(16 << 20)
-    f.seek(5 << 20)
-    f.write(b"x")
-names = [b"-rf", b"new\\nline", b"\\xff\\xfe", b"quote'\\"", b"back\\\\slash", b" ", b"x" * 255]
-for name in names:
-    open(name, "wb").write(b"odd")
-"""
-    assert await python(box, code) == ""
-    begin = time.monotonic()
-    found = await box.read(["."], max_bytes=6 << 20)
-    assert time.monotonic() - begin < 20
-    assert "fifo" not in found
-    assert "socket" not in found
-    assert found["zero"].kind == "symlink"
-    assert found["sparse"].truncated
-    assert found["sparse"].data == bytes(5 << 20) + b"x" + bytes((1 << 20) - 1)
-    for name in ("-rf", "new\nline", "\udcff\udcfe", "quote'\"", "back\\slash", " ", "x" * 255):
-        assert found[name].data == b"odd"
-        assert (await box.read([name]))[name].data == b"odd"
-
-
-async def test_a_deep_and_closed_tree_can_be_read_and_removed(boxes: LocalBoxes) -> None:
-    box = await boxes.open(limits=LIMITS)
-    code = """
-import os
-for _ in range(3000):
-    os.mkdir("d")
-    os.chdir("d")
-os.chdir("/workspace")
-os.mkdir("closed")
-open("closed/f", "w").write("x")
-os.chmod("closed", 0)
-os.chmod("d", 0)
-"""
-    assert await python(box, code) == ""
-    found = await box.read(["closed", "d"])
-    assert found["closed/f"].data == b"x"
-    await box.close()
-
-
 async def test_a_closed_workspace_is_a_failure_of_the_guest(box: Sandbox) -> None:
     await shell(box, "echo x > a; chmod 000 /workspace /tmp /dev/shm")
     result = await box.run(["true"])
     assert result.exit_code == 126
     assert (await box.read(["a"]))["a"].data == b"x\n"
-
-
-async def test_removing_everything_leaves_a_box_that_works(box: Sandbox) -> None:
-    await shell(box, "rm -rf --no-preserve-root / ; rm -rf /workspace /tmp")
-    assert (await box.run(["sh", "-c", "echo y > a; cat a"])).stdout == b"y\n"
-    assert (await box.read(["a"]))["a"].data == b"y\n"
 
 
 async def test_a_full_workspace_can_still_be_read(box: Sandbox) -> None:
@@ -524,7 +301,9 @@ async def test_the_guest_is_what_dies_first_when_memory_runs_out(box: Sandbox) -
 
 async def test_running_out_of_memory_is_told_apart(boxes: LocalBoxes, box: Sandbox) -> None:
     if boxes.capabilities.memory != "cgroup":
-        pytest.skip("this host bounds memory per process only, and says so")
+        with pytest.raises(SandboxError, match="does not enforce memory"):
+            boxes.capabilities.refuse_without(["memory"])
+        return
     hoard = "x = []\nwhile True: x.append(bytearray(1 << 24))"
     result = await box.run(["python3", "-c", hoard], seconds=60)
     assert (result.out_of_memory, result.exit_code, result.signal) == (True, None, 9)
@@ -556,3 +335,30 @@ print("done")
 """
     assert await python(box, code) == "16 -1 1\n16902 -1 1\ndone\n"
     assert (await box.run(["sh", "-c", "exit 5"])).exit_code == 5
+
+
+async def test_system_v_ipc_does_not_outlive_its_command(box: Sandbox) -> None:
+    """Else it would be a way from one command to the next that no snapshot shows, and a hoard."""
+    make = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+libc.shmat.restype = ctypes.c_void_p
+for key in range(1, 6):
+    found = libc.shmget(key, 8 << 20, 0o1666), libc.semget(key, 2, 0o1666), libc.msgget(key, 0o1666)
+    assert min(found) >= 0, (found, ctypes.get_errno())
+    ctypes.memset(libc.shmat(found[0], 0, 0), 1, 8 << 20)
+"""
+    look = "wc -l < /proc/sysvipc/shm; wc -l < /proc/sysvipc/sem; wc -l < /proc/sysvipc/msg"
+    for _ in range(6):
+        result = await box.run(["python3", "-c", make])
+        assert result.exit_code == 0, result
+        assert await shell(box, look) == "1\n1\n1\n"
+
+
+async def test_message_queues_that_nobody_could_list_are_not_to_be_had(box: Sandbox) -> None:
+    code = """
+import ctypes, ctypes.util
+libc = ctypes.CDLL(ctypes.util.find_library("rt") or None, use_errno=True)
+print(libc.mq_open(b"/q", 0o102, 0o600, None), ctypes.get_errno())
+"""
+    assert await python(box, code) == "-1 38\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox import BubblewrapBoxes, host, image, seccomp
+from practicum.sandbox import BubblewrapBoxes, host, image, open_boxes, seccomp
 from practicum.sandbox.cgroups import Cgroups
 from practicum.sandbox.local import LocalBoxes
 
@@ -179,3 +179,24 @@ def test_the_filter_is_well_formed() -> None:
         code, yes, no = program[8 * index], program[8 * index + 2], program[8 * index + 3]
         if code & 7 == 5:  # a jump lands inside the program
             assert index + 1 + max(yes, no) < count
+
+
+@pytest.mark.parametrize("name", ["memory", "cpus", "processes", "own_uid"])
+def test_a_limit_that_is_required_holds_here_or_is_refused(name: str) -> None:
+    claimed = open_boxes().capabilities
+    strong = {
+        "memory": claimed.memory == "cgroup",
+        "cpus": claimed.cpus == "cgroup",
+        "processes": claimed.processes == "cgroup and rlimit",
+        "own_uid": claimed.own_uid,
+    }
+    if strong[name]:
+        assert open_boxes(require=[name]).capabilities == claimed
+        return
+    with pytest.raises(SandboxError, match=f"does not enforce {name}"):
+        open_boxes(require=[name])
+
+
+def test_a_limit_that_nobody_knows_cannot_be_required() -> None:
+    with pytest.raises(SandboxError, match="known: cpus, memory, own_uid"):
+        open_boxes(require=["speed"])

@@ -11,6 +11,7 @@ import pytest
 
 from practicum.core import SandboxError
 from practicum.sandbox import BubblewrapBoxes, NativeBoxes, native, open_boxes
+from practicum.sandbox.local import Kind
 
 pytestmark = pytest.mark.usefixtures("native_built")
 
@@ -26,8 +27,8 @@ async def test_a_killed_spawner_takes_no_box_with_it_and_is_replaced(boxes: Nati
     async with await boxes.open() as old:
         await old.run(["sh", "-c", "echo kept > f"])
         assert boxes._spawners
-        boxes._spawners[()]._process.kill()
-        boxes._spawners[()]._process.wait()
+        boxes._spawners[Kind()]._process.kill()
+        boxes._spawners[Kind()]._process.wait()
         async with await boxes.open() as new:
             assert (await new.run(["echo", "new"])).stdout == b"new\n"
         assert (await old.run(["cat", "f"])).stdout == b"kept\n"
@@ -50,10 +51,12 @@ async def test_a_box_killed_while_it_is_made_is_our_failure(boxes: NativeBoxes) 
     async with await boxes.open():
         pass
     assert boxes._spawners
-    os.kill(boxes._spawners[()]._process.pid, signal.SIGSTOP)  # what is asked for is not made yet
+    os.kill(
+        boxes._spawners[Kind()]._process.pid, signal.SIGSTOP
+    )  # what is asked for is not made yet
     opening = asyncio.create_task(boxes.open())
     await asyncio.sleep(0.2)
-    os.kill(boxes._spawners[()]._process.pid, signal.SIGKILL)
+    os.kill(boxes._spawners[Kind()]._process.pid, signal.SIGKILL)
     with pytest.raises(SandboxError, match="cannot make a box"):
         await asyncio.wait_for(opening, 10)
 

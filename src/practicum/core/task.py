@@ -45,6 +45,7 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     artifacts: tuple[str, ...] = ()  # paths that grading may see, relative to the workspace
     truth: dict[str, Any] = {}
     limits: Limits = Limits()
+    root: str = ""  # the root file system of its boxes, by the name that a recipe gives it
 
     @cached_property
     def key(self) -> str:

@@ -48,11 +48,21 @@ class EvaluationSettings(Strict):
     temperature: float = Field(1.0, ge=0)
 
 
+class RootSettings(Strict):
+    """A root file system that tasks can ask for by name."""
+
+    folder: str = ""  # such as an unpacked container image; empty: the host's own /usr
+    mounts: dict[str, str] = {}  # read-only, path in the box to path here
+
+
 class BoxSettings(Strict):
     """How boxes are made and run."""
 
     backend: str = Field("auto", pattern="^(auto|native|bubblewrap)$")  # auto: native if built
     max_running: int = Field(4, ge=1)  # commands at once
+    ahead: int = Field(0, ge=0)  # boxes made in quiet moments, before they are asked for
+    require: list[str] = []  # limits without which not to begin: memory, cpus, processes, own_uid
+    roots: dict[str, RootSettings] = {}
 
 
 class Recipe(Strict):

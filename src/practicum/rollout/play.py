@@ -184,7 +184,9 @@ class Play:
             except ContextFull as full:
                 return Outcome.TRUNCATED, str(full)
             if self.context is None:  # only now: most of a large batch have yet to begin
-                box = await self.boxes.open(task.files, limits) if needs_box(task) else None
+                box = None
+                if needs_box(task):
+                    box = await self.boxes.open(task.files, limits, root=task.root)
                 self.context = ToolContext(box, limits, limits.seconds)
             context = self.context
             results, final = await self._act(context, turn)

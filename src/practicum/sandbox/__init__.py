@@ -4,6 +4,7 @@ from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.choose import BACKENDS, open_boxes
 from practicum.sandbox.contract import Archive, Boxes, Result, Sandbox, Snapshot
 from practicum.sandbox.host import Capabilities
+from practicum.sandbox.layout import Root
 from practicum.sandbox.native import NativeBoxes
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Capabilities",
     "NativeBoxes",
     "Result",
+    "Root",
     "Sandbox",
     "Snapshot",
     "open_boxes",

@@ -44,9 +44,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/mount.h>
+#include <sys/msg.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -486,6 +490,25 @@ static char **become(size_t size, const int *streams)
 	_exit(code);
 }
 
+/* What System V IPC keeps when all its users are dead would be there for the next command. */
+static void clear_ipc(void)
+{
+	union {
+		struct shm_info shm;
+		struct shmid_ds segment;
+		struct seminfo sem;
+		struct semid_ds set;
+		struct msginfo msg;
+		struct msqid_ds queue;
+	} u;
+	for (int i = shmctl(0, SHM_INFO, (void *)&u); i >= 0; i--)
+		shmctl(shmctl(i, SHM_STAT, &u.segment), IPC_RMID, NULL);
+	for (int i = semctl(0, 0, SEM_INFO, &u); i >= 0; i--)
+		semctl(semctl(i, 0, SEM_STAT, &u), 0, IPC_RMID);
+	for (int i = msgctl(0, MSG_INFO, (void *)&u); i >= 0; i--)
+		msgctl(msgctl(i, MSG_STAT, &u.queue), IPC_RMID, NULL);
+}
+
 /* Returns only as a fork of Python: the words of its command. */
 static char **serve(int can_be_layer, int store, int proxy)
 {
@@ -518,6 +541,7 @@ static char **serve(int can_be_layer, int store, int proxy)
 				}
 			if (pid < 0 && running) { /* none is left */
 				running = 0;
+				clear_ipc();
 				tell(-1, "S%d", code);
 			}
 		}

@@ -18,7 +18,8 @@ import math
 import os
 import resource
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+
+import msgspec
 
 from practicum.core import Limits, SandboxError
 from practicum.sandbox.cgroups import entrance
@@ -34,7 +35,8 @@ from practicum.sandbox.command import (
 )
 from practicum.sandbox.contract import Result
 from practicum.sandbox.host import Programs, advice, hard_limit
-from practicum.sandbox.local import INODES, OPEN_FILES, WORKSPACE, LocalBox, LocalBoxes
+from practicum.sandbox.layout import Root, Row
+from practicum.sandbox.local import INODES, OPEN_FILES, WORKSPACE, Kind, LocalBox, LocalBoxes
 from practicum.sandbox.seccomp import program
 
 # Joins the cgroups named before "--", then becomes the rest of its arguments.
@@ -61,6 +63,9 @@ shift; unset gate OLDPWD; exec "$@" {redirect}
 """
 
 
+_MOUNTS = {"b": "--ro-bind", "?": "--ro-bind-try", "l": "--symlink"}  # the operations of a layout
+
+
 class BubblewrapBoxes(LocalBoxes):
     """Makes bubblewrap boxes; implements `Boxes`."""
 
@@ -69,14 +74,16 @@ class BubblewrapBoxes(LocalBoxes):
         max_running: int = 4,
         *,
         ahead: int = 0,
+        roots: Mapping[str, Root] | None = None,
         delay: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """See `LocalBoxes`. SandboxError when the programs that make a box are not installed."""
         self.programs = Programs.find()
-        super().__init__(max_running, ahead=ahead, delay=delay)
+        super().__init__(max_running, ahead=ahead, roots=roots, delay=delay)
+        self.capabilities = msgspec.structs.replace(self.capabilities, network="own loopback")
 
-    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "BubblewrapBox":
-        return BubblewrapBox(self, slot, limits)
+    def _new(self, slot: int, limits: Limits, kind: Kind) -> "BubblewrapBox":
+        return BubblewrapBox(self, slot, limits, kind)
 
 
 class BubblewrapBox(LocalBox):
@@ -84,8 +91,8 @@ class BubblewrapBox(LocalBox):
 
     boxes: BubblewrapBoxes
 
-    def __init__(self, boxes: BubblewrapBoxes, slot: int, limits: Limits) -> None:
-        super().__init__(boxes, slot, limits)
+    def __init__(self, boxes: BubblewrapBoxes, slot: int, limits: Limits, kind: Kind) -> None:
+        super().__init__(boxes, slot, limits, kind)
         self._keeper: Keeper | None = None
         self._tasks: set[asyncio.Task[Ended]] = set()
 
@@ -108,6 +115,7 @@ class BubblewrapBox(LocalBox):
                 f"bubblewrap boxes reach no host, and the task asks for {limits.network}: "
                 "use native boxes (boxes.backend)"
             )
+        self.boxes.layout(self.kind.root)  # which raises here rather than at the first command
         self.group = self.boxes.cgroups.take(limits)
         options = f"size={limits.workspace_mb << 20},nr_inodes={INODES},mode=755,nosuid,nodev"
         programs = self.boxes.programs
@@ -165,7 +173,7 @@ class BubblewrapBox(LocalBox):
         nsenter += [f"--mount={spaces}/mnt", f"--pid={spaces}/pid_for_children"]
         added = ["--cap-add", "CAP_DAC_READ_SEARCH"] if reads_all else []
         enter = self._enter(bool(stdin))
-        layout = bwrap_arguments(self.boxes.image, env)
+        walls = bwrap_arguments(self.boxes.layout(self.kind.root), env)
 
         def argv(status_fd: int, filter_fd: int) -> list[str | bytes]:
             fds = ["--json-status-fd", str(status_fd)]
@@ -173,7 +181,7 @@ class BubblewrapBox(LocalBox):
                 fds += ["--seccomp", str(filter_fd)]
             launcher = [*self._join(), *nsenter, "--", self.boxes.programs.bwrap]
             command: list[str | bytes] = ["--", "/bin/sh", "-c", enter, "sh", *words]
-            return [*launcher, *layout, *added, *fds, *command]
+            return [*launcher, *walls, *added, *fds, *command]
 
         task = asyncio.create_task(
             execute(argv, code=program(), stdin=stdin, seconds=seconds, output_bytes=output_bytes)
@@ -270,23 +278,14 @@ class Keeper:
         self._handle.close()
 
 
-def bwrap_arguments(image_folder: Path, env: Mapping[str, str]) -> list[str]:
+def bwrap_arguments(rows: Sequence[Row], env: Mapping[str, str]) -> list[str]:
     """The walls of a box: an allow-list of mounts, no capabilities, no namespaces to come."""
     words = "--unshare-all --unshare-user --disable-userns --uid 1000 --gid 1000 --cap-drop ALL"
     argv = [*words.split(), "--new-session", "--die-with-parent", "--hostname", "box", "--clearenv"]
     for name, value in env.items():
         argv += ["--setenv", name, value]
-    argv += ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        if os.path.islink(f"/{name}"):
-            argv += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
-        elif os.path.isdir(f"/{name}"):
-            argv += ["--ro-bind", f"/{name}", f"/{name}"]
-    for path in ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl/certs"):
-        argv += ["--ro-bind-try", path, path]
-    for name in ("passwd", "group", "hosts", "nsswitch.conf"):
-        argv += ["--ro-bind", str(image_folder / "etc" / name), f"/etc/{name}"]
-    argv += ["--ro-bind", str(image_folder / "python"), "/opt/python"]
+    for op, source, target in rows:
+        argv += [_MOUNTS[op], source, f"/{target}"]
     argv += ["--proc", "/proc", "--dev", "/dev", "--bind", "/dev/shm/shm", "/dev/shm"]
     argv += ["--bind", "/dev/shm/workspace", WORKSPACE, "--bind", "/dev/shm/tmp", "/tmp"]
     argv += ["--symlink", "../tmp", "/var/tmp", "--remount-ro", "/dev", "--remount-ro", "/"]

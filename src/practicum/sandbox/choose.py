@@ -1,19 +1,36 @@
 """Which kind of box a machine gets: the native one where it was built, else bubblewrap's."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from practicum.core import SandboxError
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
+from practicum.sandbox.layout import Root
 from practicum.sandbox.local import LocalBoxes
 from practicum.sandbox.native import NativeBoxes, helper
 
 BACKENDS: dict[str, type[LocalBoxes]] = {"native": NativeBoxes, "bubblewrap": BubblewrapBoxes}
 
 
-def open_boxes(backend: str = "auto", *, max_running: int = 4) -> LocalBoxes:
-    """What makes boxes here. Raises SandboxError where that kind cannot be had."""
+def open_boxes(
+    backend: str = "auto",
+    *,
+    max_running: int = 4,
+    ahead: int = 0,
+    require: Sequence[str] = (),
+    roots: Mapping[str, Mapping[str, Any]] | None = None,
+) -> LocalBoxes:
+    """What makes boxes here; each of `roots` has the fields of `Root`.
+
+    Raises SandboxError where that kind cannot be had, or not with the limits in `require`.
+    """
     if backend == "auto":
         try:
             helper()
             backend = "native"
         except SandboxError:
             backend = "bubblewrap"
-    return BACKENDS[backend](max_running)
+    known = {name: Root(**fields) for name, fields in (roots or {}).items()}
+    boxes = BACKENDS[backend](max_running, ahead=ahead, roots=known)
+    boxes.capabilities.refuse_without(require)
+    return boxes

@@ -44,8 +44,8 @@ class Snapshot(ABC):
 class Archive(Snapshot):
     """A snapshot as a plain tar file with paths from the root of the box."""
 
-    def __init__(self, data: bytes, limits: Limits) -> None:
-        self.data, self.limits = data, limits
+    def __init__(self, data: bytes, limits: Limits, root: str = "") -> None:
+        self.data, self.limits, self.root = data, limits, root
 
     async def export(self) -> "Archive":
         """Itself."""
@@ -126,8 +126,9 @@ class Boxes(Protocol):
         limits: Limits = Limits(),  # noqa: B008
         *,
         preload: Sequence[str] = (),
+        root: str = "",
     ) -> Sandbox:
-        """A fresh box whose workspace holds `files`.
+        """A fresh box whose workspace holds `files`, in a root file system by its name.
 
         `preload` names modules that its `python` may have imported before. They come from the box's
         own system, so that a file of the task which has the name of one is not imported instead.

@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,34 @@ _MANY, _ALL = 1 << 16, 1 << 31  # uids mapped: a usual container has the first, 
 class Capabilities(msgspec.Struct, frozen=True):
     """What is enforced on the boxes of this host; nothing is claimed that is not."""
 
-    memory: Literal["cgroup", "per process"]
+    memory: Literal["cgroup", "private, per process"]
     processes: Literal["cgroup and rlimit", "rlimit"]
+    cpus: Literal["cgroup", "not limited"]
     workspace: Literal["sized tmpfs"]
     own_uid: bool  # a uid of its own for each box, apart from every other on the host
     system_calls_filtered: bool
-    network: Literal["none"] = "none"
+    network: Literal["none or by proxy", "own loopback"] = "none or by proxy"
     kernel: Literal["shared"] = "shared"  # no wall against a kernel bug
+
+    def refuse_without(self, wanted: Collection[str]) -> None:
+        """SandboxError when a limit in `wanted` does not hold for a box as a whole here."""
+        weak = {
+            "memory": self.memory != "cgroup",
+            "cpus": self.cpus != "cgroup",
+            "processes": self.processes == "rlimit",
+            "own_uid": not self.own_uid,
+            "system_calls_filtered": not self.system_calls_filtered,
+        }
+        unknown = sorted(set(wanted) - set(weak))
+        if unknown:
+            known = ", ".join(sorted(weak))
+            raise SandboxError(f"boxes.require has {unknown[0]!r}; known: {known}")
+        lacking = sorted(name for name in wanted if weak[name])
+        if lacking:
+            raise SandboxError(
+                f"this host does not enforce {', '.join(lacking)} for a whole box, and "
+                "boxes.require asks for it: run as root on a host with cgroups, or require less"
+            )
 
 
 class Programs(msgspec.Struct, frozen=True):
@@ -53,8 +75,9 @@ class Programs(msgspec.Struct, frozen=True):
 def capabilities(controllers: set[str]) -> Capabilities:
     """The record for boxes that may use these cgroup controllers."""
     return Capabilities(
-        memory="cgroup" if "memory" in controllers else "per process",
+        memory="cgroup" if "memory" in controllers else "private, per process",
         processes="cgroup and rlimit" if "pids" in controllers else "rlimit",
+        cpus="cgroup" if "cpu" in controllers else "not limited",
         workspace="sized tmpfs",
         own_uid=os.geteuid() == 0 and _uid_range()[2] > _ALL,
         system_calls_filtered=bool(program()),

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from practicum.core import Artifact, File, Limits, SandboxError
 from practicum.sandbox import archive
@@ -22,6 +22,7 @@ from practicum.sandbox.command import unbroken
 from practicum.sandbox.contract import Archive, Result, Sandbox, Snapshot
 from practicum.sandbox.host import box_uid, capabilities
 from practicum.sandbox.image import image
+from practicum.sandbox.layout import HOST, Root, Row, layout
 from practicum.sandbox.network import ENVIRONMENT as PROXIED
 from practicum.sandbox.network import Proxy, Request, allowed
 from practicum.sandbox.pool import Pool
@@ -48,6 +49,13 @@ ENVIRONMENT = {
 }
 
 
+class Kind(NamedTuple):
+    """What can differ between boxes of one `LocalBoxes`, beside their limits."""
+
+    root: str = HOST
+    preload: tuple[str, ...] = ()
+
+
 class LocalBoxes(ABC):
     """Makes boxes on this machine and bounds how many commands run at once; see `Boxes`."""
 
@@ -56,10 +64,12 @@ class LocalBoxes(ABC):
         max_running: int = 4,
         *,
         ahead: int = 0,
+        roots: Mapping[str, Root] | None = None,
         delay: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Up to `ahead` boxes are made before they are asked for (see `Pool`).
 
+        `roots` are the root file systems that a box can be opened with, by name.
         `delay` is awaited before each command; tests show with it that slow boxes are harmless.
         Raises SandboxError when this kind of box cannot be made here.
         """
@@ -68,15 +78,19 @@ class LocalBoxes(ABC):
         self.cgroups.sweep()
         self.capabilities = capabilities(set(self.cgroups.parents))
         self.image = image()
+        self.roots = {HOST: Root(), **(roots or {})}
         self.made = 0
         self._delay = delay
         self._turns = asyncio.Semaphore(max_running)
         self._open: set[LocalBox] = set()
         self._shared: OrderedDict[tuple[object, ...], asyncio.Task[Snapshot]] = OrderedDict()
-        self.pool = Pool(lambda limits: self._start(self._new(self.made, limits, ()), b""), ahead)
+        self.pool = Pool(self._start_empty, ahead)
+
+    async def _start_empty(self, limits: Limits) -> "LocalBox":
+        return await self._start(self._new(self.made, limits, Kind()), b"")
 
     @abstractmethod
-    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "LocalBox":
+    def _new(self, slot: int, limits: Limits, kind: "Kind") -> "LocalBox":
         """A box of this kind that is not made yet."""
 
     async def open(
@@ -85,18 +99,19 @@ class LocalBoxes(ABC):
         limits: Limits = Limits(),  # noqa: B008
         *,
         preload: Sequence[str] = (),
+        root: str = HOST,
     ) -> "LocalBox":
         """A fresh box whose workspace holds `files`; see `Boxes`.
 
         Where there are many, they are laid once, and boxes that begin alike are forks of that one.
         """
-        modules = tuple(preload)
+        kind = Kind(root, tuple(preload))
         if len(files) >= SHARED_FROM:
-            return await self.restore(await self._laid_once(tuple(files), limits, modules))
+            return await self.restore(await self._laid_once(tuple(files), limits, kind))
         tar = archive.pack(files) if files else b""
-        box = None if modules else self.pool.take(limits)
+        box = self.pool.take(limits) if kind == Kind() else None
         if box is None:
-            return await self._start(self._new(self.made, limits, modules), tar)
+            return await self._start(self._new(self.made, limits, kind), tar)
         try:
             async with self.turn():
                 await box.lay_first(tar)
@@ -105,17 +120,15 @@ class LocalBoxes(ABC):
             raise
         return box
 
-    async def _laid_once(
-        self, files: tuple[File, ...], limits: Limits, preload: tuple[str, ...]
-    ) -> Snapshot:
+    async def _laid_once(self, files: tuple[File, ...], limits: Limits, kind: "Kind") -> Snapshot:
         """A box with `files` that nothing has run in yet."""
 
         async def lay() -> Snapshot:
-            box = await self._start(self._new(self.made, limits, preload), archive.pack(files))
+            box = await self._start(self._new(self.made, limits, kind), archive.pack(files))
             async with box:
                 return await box.snapshot()
 
-        key = (files, limits, preload)
+        key = (files, limits, kind)
         if key not in self._shared:
             self._shared[key] = asyncio.create_task(lay())
         self._shared.move_to_end(key)
@@ -130,7 +143,7 @@ class LocalBoxes(ABC):
     async def restore(self, snapshot: Snapshot) -> "LocalBox":
         """A fresh box that holds what another one held."""
         taken = await snapshot.export()
-        box = await self._start(self._new(self.made, taken.limits, ()), b"")
+        box = await self._start(self._new(self.made, taken.limits, Kind(taken.root)), b"")
         try:
             async with self.turn():
                 detail = await box.lay(taken.data, "-C", "/")
@@ -151,6 +164,16 @@ class LocalBoxes(ABC):
             await unbroken(box.close())
             raise
         return box
+
+    def layout(self, root: str) -> list[Row]:
+        """What a box with this root sees. SandboxError for one that nobody named."""
+        if root not in self.roots:
+            known = sorted(name for name in self.roots if name)
+            raise SandboxError(
+                f"a box with the root {root!r} was asked for; known: {', '.join(known) or 'none'} "
+                "(name its folder under boxes.roots)"
+            )
+        return layout(self.image, self.roots[root])
 
     async def close(self) -> None:
         """Close every box that is still open."""
@@ -183,8 +206,8 @@ class LocalBoxes(ABC):
 class LocalBox(ABC):
     """One box; see `Sandbox`. Made by `LocalBoxes.open`."""
 
-    def __init__(self, boxes: LocalBoxes, slot: int, limits: Limits) -> None:
-        self.boxes, self.limits = boxes, limits
+    def __init__(self, boxes: LocalBoxes, slot: int, limits: Limits, kind: Kind) -> None:
+        self.boxes, self.limits, self.kind = boxes, limits, kind
         self.uid = box_uid(slot)
         self.group = Group([], ())
         self.shares_files = False  # with a snapshot
@@ -354,7 +377,7 @@ class LocalBox(ABC):
         if result.exit_code != 0 or result.output_cut:
             said = result.stderr.decode("utf-8", "replace").strip()
             raise SandboxError(f"cannot take a snapshot: {said or 'it is too large or too slow'}")
-        return Archive(result.stdout, self.limits)
+        return Archive(result.stdout, self.limits, self.kind.root)
 
     async def fork(self, count: int) -> list[Sandbox]:
         """Boxes that hold what this one holds now; see `Sandbox`."""

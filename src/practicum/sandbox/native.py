@@ -28,7 +28,8 @@ from practicum.sandbox.agent import Agent, Layer
 from practicum.sandbox.command import SETUP_SECONDS, spawn, unbroken
 from practicum.sandbox.contract import Archive, Result, Snapshot
 from practicum.sandbox.image import PYTHON
-from practicum.sandbox.local import ENVIRONMENT, INODES, OPEN_FILES, LocalBox, LocalBoxes
+from practicum.sandbox.layout import Root, Row
+from practicum.sandbox.local import ENVIRONMENT, INODES, OPEN_FILES, Kind, LocalBox, LocalBoxes
 from practicum.sandbox.network import network
 from practicum.sandbox.seccomp import program
 
@@ -68,31 +69,32 @@ class NativeBoxes(LocalBoxes):
         max_running: int = 4,
         *,
         ahead: int = 0,
+        roots: Mapping[str, Root] | None = None,
         delay: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """See `LocalBoxes`."""
-        super().__init__(max_running, ahead=ahead, delay=delay)
-        self._spawners: dict[tuple[str, ...], Spawner] = {}
+        super().__init__(max_running, ahead=ahead, roots=roots, delay=delay)
+        self._spawners: dict[Kind, Spawner] = {}
 
-    def _new(self, slot: int, limits: Limits, preload: tuple[str, ...]) -> "NativeBox":
-        return NativeBox(self, slot, limits, preload)
+    def _new(self, slot: int, limits: Limits, kind: Kind) -> "NativeBox":
+        return NativeBox(self, slot, limits, kind)
 
     async def restore(self, snapshot: Snapshot) -> LocalBox:
         """A fresh box that holds what another one held; see `Boxes`."""
         if not isinstance(snapshot, Layers):
             return await super().restore(snapshot)
-        box = NativeBox(self, 0, snapshot.limits, snapshot.preload, snapshot)
+        box = NativeBox(self, 0, snapshot.limits, snapshot.kind, snapshot)
         return await self._start(box, b"")
 
-    def ask(self, request: bytes, fds: Sequence[int], preload: tuple[str, ...]) -> None:
+    def ask(self, request: bytes, fds: Sequence[int], kind: Kind) -> None:
         """Have a spawner make a box, and a new spawner if there is none that lives."""
         for _ in range(2):
-            if preload not in self._spawners:
-                self._spawners[preload] = Spawner(self.image, preload)
+            if kind not in self._spawners:
+                self._spawners[kind] = Spawner(self.layout(kind.root), kind.preload)
             try:
-                return self._spawners[preload].ask(request, fds)
+                return self._spawners[kind].ask(request, fds)
             except OSError:
-                self._spawners.pop(preload).close()
+                self._spawners.pop(kind).close()
         raise SandboxError("the spawner of boxes dies at once: is the host full?")
 
     async def close(self) -> None:
@@ -105,10 +107,11 @@ class NativeBoxes(LocalBoxes):
 class Spawner:
     """The process that clones boxes, far from this one's memory and threads.
 
-    With `preload` it is an interpreter that has imported these modules; see `zygote.py`.
+    All of its boxes see what `rows` say. With `preload` it is an interpreter that has imported
+    these modules; see `zygote.py`.
     """
 
-    def __init__(self, image: Path, preload: tuple[str, ...] = ()) -> None:
+    def __init__(self, rows: Sequence[Row], preload: tuple[str, ...] = ()) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             theirs_fd = theirs.fileno()
@@ -118,7 +121,7 @@ class Spawner:
             raise SandboxError(f"cannot start {PROGRAM}: {error}; is the host full?") from error
         finally:
             theirs.close()
-        self._socket.send(b"L" + layout(image))
+        self._socket.send(b"L" + encode(rows))
         if preload:
             code = ZYGOTE.read_text()
             words = [PYTHON, "-c", code, str(theirs_fd), str(_LIBRARY), *preload]
@@ -141,25 +144,13 @@ class Spawner:
             self._process.wait()
 
 
-def layout(image: Path) -> bytes:
-    """The parts of the host that every box sees: (operation, source, target) as `box.c` reads it.
-
-    b: bind read-only; ?: the same if there is such a path; l: a symlink.
-    """
-    rows = [("b", "/usr", "usr")]
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        if os.path.islink(f"/{name}"):
-            rows.append(("l", os.readlink(f"/{name}"), name))
-        elif os.path.isdir(f"/{name}"):
-            rows.append(("b", f"/{name}", name))
-    rows += [("?", f"/etc/{n}", f"etc/{n}") for n in ("alternatives", "ld.so.cache", "ssl/certs")]
-    for name in ("passwd", "group", "hosts", "nsswitch.conf"):
-        rows.append(("b", str(image / "etc" / name), f"etc/{name}"))
-    rows.append(("b", str(image / "python"), "opt/python"))
-    return b"".join(
+def encode(rows: Sequence[Row]) -> bytes:
+    """A layout as `box.c` reads it."""
+    parts = [
         op.encode() + os.fsencode(source) + b"\0" + target.encode() + b"\0"
         for op, source, target in rows
-    )
+    ]
+    return b"".join(parts)
 
 
 def pack(
@@ -177,7 +168,7 @@ class Layers(Snapshot):
     """A snapshot as the layers of a native box, the lowest first."""
 
     def __init__(self, box: "NativeBox", layers: Sequence[Layer]) -> None:
-        self.boxes, self.limits, self.preload = box.boxes, box.limits, box.preload
+        self.boxes, self.limits, self.kind = box.boxes, box.limits, box.kind
         self.uid = box.uid  # whose the files are
         self.layers = tuple(layers)
 
@@ -210,11 +201,10 @@ class NativeBox(LocalBox):
         boxes: NativeBoxes,
         slot: int,
         limits: Limits,
-        preload: tuple[str, ...] = (),
+        kind: Kind,
         over: Layers | None = None,
     ) -> None:
-        super().__init__(boxes, slot, limits)
-        self.preload = preload
+        super().__init__(boxes, slot, limits, kind)
         self._over = over
         if over:
             self.uid = over.uid
@@ -259,7 +249,7 @@ class NativeBox(LocalBox):
         old, self._agent = self._agent, agent
         fds = [agent.theirs.fileno(), *self.group.doors, *(layer.fd for layer in layers)]
         try:
-            self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds, self.preload)
+            self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds, self.kind)
         finally:
             agent.theirs.close()
         if old:
@@ -281,7 +271,7 @@ class NativeBox(LocalBox):
     ) -> Result:
         """See `LocalBox._execute`."""
         folder, *argv = words
-        kind = b"1" if reads_all else b"2" if python and self.preload else b"0"
+        kind = b"1" if reads_all else b"2" if python and self.kind.preload else b"0"
         request = pack(b"X" + kind, folder, argv, env)
         async with self._one:
             if self.closed or self._agent is None:
