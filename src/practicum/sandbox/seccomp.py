@@ -67,6 +67,24 @@ _CALLS: dict[str, tuple[int | None, int]] = {
     "ioperm": (173, -1),
 }
 _ABSENT = {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "mq_open"}
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, AUDIT_ARCH_*
+
+
+def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, yes, no, value)
+
+
+def _refuse(error: int) -> bytes:
+    return _op(_RETURN, _ERRNO | error)
+
+
+@cache
+def program() -> bytes:
+    """The filter for this machine as an array of `sock_filter`; empty on an unknown machine."""
+    if platform.machine() not in _MACHINES:
+        return b""
+    column, arch = _MACHINES[platform.machine()]
+    numbers = {name: row[column] for name, row in _CALLS.items() if row[column] not in (None, -1)}
 
     def argument(index: int) -> bytes:
         return _op(_LOAD, 16 + 8 * index)
