@@ -97,3 +97,11 @@ def test_clean_paths_stay_as_they_are(path: str) -> None:
 def test_paths_that_leave_are_refused(path: str) -> None:
     with pytest.raises(SandboxError):
         clean_path(path)
+
+
+def test_names_that_lead_out_are_left_out_whoever_wrote_the_archive() -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("../x", "/etc/x", "a/../../x", "..", "a/../kept"):
+            archive.addfile(tarfile.TarInfo(name))
+    assert list(unpack(buffer.getvalue(), ["."], 100)) == ["kept"]

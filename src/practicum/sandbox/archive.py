@@ -76,6 +76,8 @@ def _parents(path: str) -> list[str]:
 
 
 def _under(name: str, paths: Sequence[str]) -> bool:
+    if name.startswith(("/", "../")) or name == "..":
+        return False
     return any(path in (".", name) or name.startswith(f"{path}/") for path in paths)
 
 

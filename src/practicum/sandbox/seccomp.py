@@ -1,9 +1,9 @@
 """The system-call filter of a box: a classic BPF program that refuses what namespaces do not cover.
 
 `program()` guarantees: AF_VSOCK and other unlisted socket families, new namespaces, mounts,
-io_uring, userfaultfd, keys, bpf, perf, kernel modules, terminal injection, POSIX message
-queues and limits of another process fail with an error;
-system calls of another architecture kill the caller. Everything else is allowed.
+io_uring, userfaultfd, keys, bpf, perf, kernel modules, terminal injection, POSIX message queues and
+limits of another process fail with an error; system calls of another architecture kill the caller.
+Everything else is allowed.
 """
 
 import errno
