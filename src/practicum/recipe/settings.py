@@ -58,7 +58,8 @@ class RootSettings(Strict):
 class BoxSettings(Strict):
     """How boxes are made and run."""
 
-    backend: str = Field("auto", pattern="^(auto|native|bubblewrap)$")  # auto: native if built
+    # auto: native if built, else bubblewrap; landlock is weak, see docs/sandbox.md
+    backend: str = Field("auto", pattern="^(auto|native|bubblewrap|landlock)$")
     max_running: int = Field(4, ge=1)  # commands at once
     ahead: int = Field(0, ge=0)  # boxes made in quiet moments, before they are asked for
     require: list[str] = []  # limits without which not to begin: memory, cpus, processes, own_uid

@@ -195,8 +195,11 @@ class Agent:
             raise self._death()
         return found
 
-    async def close(self) -> None:
-        """Unmake the box: the kernel kills all that is in it. May be called twice."""
+    async def close(self, *, kill: bool = True) -> None:
+        """Unmake the box: the kernel kills all that is in it. May be called twice.
+
+        Without `kill` the agent is left to end by itself, as it does when its socket is closed.
+        """
         if self._socket is not None and not self._ready.done():
             await asyncio.wait([self._ready], timeout=SETUP_SECONDS)  # until it can be killed
         ours, self._socket = self._socket, None
@@ -206,7 +209,8 @@ class Agent:
         self._end_of_talk()
         ours.close()
         if self._pidfd >= 0:
-            self._kill_pid_1()
+            if kill:
+                self._kill_pid_1()
             gone = asyncio.Event()
             self._loop.add_reader(self._pidfd, gone.set)
             try:

@@ -1,5 +1,6 @@
 """Which kind of box a machine gets: the native one where it was built, else bubblewrap's."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,10 @@ from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.layout import Root
 from practicum.sandbox.local import LocalBoxes
 from practicum.sandbox.native import NativeBoxes, helper
+from practicum.sandbox.weak import WeakBoxes
+
+WEAK = "landlock"
+_logger = logging.getLogger(__name__)
 
 BACKENDS: dict[str, type[LocalBoxes]] = {"native": NativeBoxes, "bubblewrap": BubblewrapBoxes}
 
@@ -24,6 +29,8 @@ def open_boxes(
 
     Raises SandboxError where that kind cannot be had, or not with the limits in `require`.
     """
+    if backend == WEAK:
+        _logger.warning("boxes are weak here, as was asked for: see docs/sandbox.md")
     if backend == "auto":
         try:
             helper()
@@ -31,6 +38,7 @@ def open_boxes(
         except SandboxError:
             backend = "bubblewrap"
     known = {name: Root(**fields) for name, fields in (roots or {}).items()}
-    boxes = BACKENDS[backend](max_running, ahead=ahead, roots=known)
+    kind = WeakBoxes if backend == WEAK else BACKENDS[backend]
+    boxes = kind(max_running, ahead=ahead, roots=known)
     boxes.capabilities.refuse_without(require)
     return boxes

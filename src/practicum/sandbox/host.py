@@ -23,10 +23,10 @@ class Capabilities(msgspec.Struct, frozen=True):
     memory: Literal["cgroup", "private, per process"]
     processes: Literal["cgroup and rlimit", "rlimit"]
     cpus: Literal["cgroup", "not limited"]
-    workspace: Literal["sized tmpfs"]
+    workspace: Literal["sized tmpfs", "each file"]
     own_uid: bool  # a uid of its own for each box, apart from every other on the host
     system_calls_filtered: bool
-    network: Literal["none or by proxy", "own loopback"] = "none or by proxy"
+    network: Literal["none or by proxy", "own loopback", "no TCP"] = "none or by proxy"
     kernel: Literal["shared"] = "shared"  # no wall against a kernel bug
 
     def refuse_without(self, wanted: Collection[str]) -> None:

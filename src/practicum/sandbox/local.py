@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 
 from practicum.core import Artifact, File, Limits, SandboxError
 from practicum.sandbox import archive
+from practicum.sandbox.agent import Agent
 from practicum.sandbox.cgroups import Cgroups, Group
 from practicum.sandbox.command import unbroken
 from practicum.sandbox.contract import Archive, Result, Sandbox, Snapshot
@@ -146,7 +147,7 @@ class LocalBoxes(ABC):
         box = await self._start(self._new(self.made, taken.limits, Kind(taken.root)), b"")
         try:
             async with self.turn():
-                detail = await box.lay(taken.data, "-C", "/")
+                detail = await box.lay(taken.data, "-C", box.base)
             if detail:
                 raise SandboxError(f"cannot restore a snapshot: {detail}")
         except BaseException:
@@ -211,6 +212,7 @@ class LocalBox(ABC):
         self.uid = box_uid(slot)
         self.group = Group([], ())
         self.shares_files = False  # with a snapshot
+        self.base = "/"  # what holds the workspace and the other places in `KEPT`
         self.proxy = Proxy(allowed(limits))
         self.closed = False
 
@@ -247,9 +249,38 @@ class LocalBox(ABC):
         for words that no kernel could run, SandboxError for what is not the guest's doing.
         """
 
+    async def _finished(
+        self, agent: Agent, request: bytes, stdin: bytes, seconds: float, output_bytes: int
+    ) -> Result:
+        """Have an agent run a request, and say how it ended."""
+        try:
+            ended = await agent.run(
+                request, stdin, seconds=seconds, cap=output_bytes, group=self.group
+            )
+        except SandboxError:
+            if self.closed:
+                raise SandboxError("the box was closed while a command ran in it") from None
+            raise
+        code = ended.code
+        return Result(
+            stdout=bytes(ended.out.data),
+            stderr=bytes(ended.err.data),
+            exit_code=None if code is None or code < 0 else code,
+            timed_out=code is None,
+            signal=-code if code is not None and code < 0 else None,
+            output_cut=ended.out.cut or ended.err.cut,
+            out_of_memory=self.group.out_of_memory(),
+            seconds=ended.seconds,
+        )
+
     @abstractmethod
     async def _end(self) -> None:
         """Kill what runs and unmake the box, but for its cgroups."""
+
+    @property
+    def workspace(self) -> str:
+        """Its path, as commands see it."""
+        return posixpath.join(self.base, WORKSPACE[1:])
 
     def requests(self) -> list[Request]:
         """What was asked of the network since this was asked last."""
@@ -295,13 +326,18 @@ class LocalBox(ABC):
         limits = self.limits
         try:
             words = [os.fsencode(word) for word in argv]
-            folder = os.fsencode(posixpath.join(WORKSPACE, cwd))
+            folder = os.fsencode(posixpath.join(self.workspace, cwd))
             if any(b"\0" in word for word in (*words, folder)):
                 raise ValueError("an argument holds a NUL byte")
             async with self.boxes.turn():
                 return await self._execute(
                     [folder, *words],
-                    env={**ENVIRONMENT, **(PROXIED if self.proxy.hosts else {}), **(env or {})},
+                    env={
+                        **ENVIRONMENT,
+                        "HOME": self.workspace,
+                        **(PROXIED if self.proxy.hosts else {}),
+                        **(env or {}),
+                    },
                     stdin=stdin,
                     seconds=limits.command_seconds if seconds is None else seconds,
                     output_bytes=limits.output_bytes,
@@ -320,7 +356,7 @@ class LocalBox(ABC):
         size = self.limits.workspace_mb << 20
         async with self.boxes.turn():
             result = await self._execute(
-                [WORKSPACE.encode(), *map(os.fsencode, command)],
+                [self.workspace.encode(), *map(os.fsencode, command)],
                 env=ENVIRONMENT,
                 seconds=TRANSFER_SECONDS,
                 output_bytes=2 * size + INODES * 2048,
@@ -349,7 +385,7 @@ class LocalBox(ABC):
         """Unpack a tar stream in the workspace; what went wrong, if anything."""
         command = ["tar", "-xpf", "-", "--no-same-owner", *flags]
         result = await self._execute(
-            [WORKSPACE.encode(), *map(os.fsencode, command)],
+            [self.workspace.encode(), *map(os.fsencode, command)],
             env=ENVIRONMENT,
             stdin=tar,
             seconds=TRANSFER_SECONDS,
@@ -368,7 +404,7 @@ class LocalBox(ABC):
         command = ["tar", "-cf", "-", "--sparse", "--format=gnu", *KEPT]
         async with self.boxes.turn():
             result = await self._execute(
-                [b"/", *map(os.fsencode, command)],
+                [self.base.encode(), *map(os.fsencode, command)],
                 env=ENVIRONMENT,
                 seconds=TRANSFER_SECONDS,
                 output_bytes=2 * size + INODES * 2048,

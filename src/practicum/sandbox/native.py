@@ -276,25 +276,7 @@ class NativeBox(LocalBox):
         async with self._one:
             if self.closed or self._agent is None:
                 raise SandboxError("the box is closed: open another")
-            try:
-                ended = await self._agent.run(
-                    request, stdin, seconds=seconds, cap=output_bytes, group=self.group
-                )
-            except SandboxError:
-                if self.closed:
-                    raise SandboxError("the box was closed while a command ran in it") from None
-                raise
-            code = ended.code
-            return Result(
-                stdout=bytes(ended.out.data),
-                stderr=bytes(ended.err.data),
-                exit_code=None if code is None or code < 0 else code,
-                timed_out=code is None,
-                signal=-code if code is not None and code < 0 else None,
-                output_cut=ended.out.cut or ended.err.cut,
-                out_of_memory=self.group.out_of_memory(),
-                seconds=ended.seconds,
-            )
+            return await self._finished(self._agent, request, stdin, seconds, output_bytes)
 
     async def snapshot(self) -> Snapshot:
         """What the box holds now; see `Sandbox`."""

@@ -79,8 +79,11 @@ def _refuse(error: int) -> bytes:
 
 
 @cache
-def program() -> bytes:
-    """The filter for this machine as an array of `sock_filter`; empty on an unknown machine."""
+def program(*, weak: bool = False) -> bytes:
+    """The filter for this machine as an array of `sock_filter`; empty on an unknown machine.
+
+    `weak` leaves only Unix sockets, for boxes without a network namespace.
+    """
     if platform.machine() not in _MACHINES:
         return b""
     column, arch = _MACHINES[platform.machine()]
@@ -90,8 +93,9 @@ def program() -> bytes:
         return _op(_LOAD, 16 + 8 * index)
 
     # Special calls: load an argument, decide, return. Each block is skipped when nr differs.
+    kept = _FAMILIES[:1] if weak else _FAMILIES
     families = b"".join(
-        _op(_JUMP_EQUAL, family, yes=len(_FAMILIES) - i) for i, family in enumerate(_FAMILIES)
+        _op(_JUMP_EQUAL, family, yes=len(kept) - i) for i, family in enumerate(kept)
     )
     blocks = {
         # limits of others: pid 1 has the guest's uid, and a limit can kill it

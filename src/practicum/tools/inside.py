@@ -7,8 +7,8 @@ from practicum.sandbox.contract import Result
 from practicum.tools.tool import Observation, ToolContext
 
 # The shell leaves its folder in a file of the box, so that no output needs to be believed.
-FOLDER_FILE = "/tmp/.cwd"
-ENTER_FOLDER = f'cd -- "$(cat {FOLDER_FILE} 2>/dev/null)" 2>/dev/null || cd /workspace'
+FOLDER_FILE = '"${TMPDIR:-/tmp}/.cwd"'  # as a shell says it
+ENTER_FOLDER = f'cd -- "$(cat {FOLDER_FILE} 2>/dev/null)" 2>/dev/null || cd "$HOME"'
 
 NO_TIME = Observation("There is no time left for commands.", ok=False, timed_out=True)
 
