@@ -102,6 +102,7 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
     from practicum.engines.contract import Prompt
     from practicum.engines.sampler import LocalSampler
     from practicum.engines.trainer import LocalTrainer, TrainerSettings
+    from practicum.learn.aggregate import aggregated
     from practicum.learn.losses import clip
 
     torch.set_num_threads(THREADS)
@@ -130,7 +131,7 @@ def ours(plan: dict[str, Any], meter: Meter) -> None:
                     group=str(index // COMPLETIONS),
                 )
             )
-        trainer.forward_backward(batch, loss)
+        trainer.forward_backward(aggregated(batch), loss)
         trainer.step(LEARNING_RATE)
         sampler.load(trainer.publish())
         meter.end(tokens=sum(len(completion.ids) for completion in done))

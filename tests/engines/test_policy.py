@@ -32,6 +32,7 @@ from practicum.engines.contract import Completion, Follow, Prompt
 from practicum.engines.policy import SamplerPolicy, records
 from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import LocalTrainer, TrainerSettings, read_weights
+from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import clip
 from practicum.models.render import Renderer
 from practicum.rollout import Job, play, play_many
@@ -101,7 +102,7 @@ def taught(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = LocalTrainer(tiny, TrainerSettings(dtype="float32"))
     samples = demonstrations(renderer)
     for step in range(40):
-        trainer.forward_backward(samples, clip())
+        trainer.forward_backward(aggregated(samples), clip())
         trainer.step(0.01 * min(1.0, (step + 1) / 5))
     folder = tmp_path_factory.mktemp("taught") / "model"
     trainer.export(folder)

@@ -13,10 +13,11 @@ from plain_model import plain_logprobs, plain_model
 from transformers import AutoModelForCausalLM
 
 from practicum.core import EngineError, Sample, StoreError
-from practicum.engines.contract import TokenLoss
+from practicum.engines.contract import TokenLoss, Tokens
 from practicum.engines.head import token_logprobs
 from practicum.engines.packing import bundles, micro_batches
 from practicum.engines.trainer import LocalTrainer, LoRASettings, TrainerSettings, read_weights
+from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import clip
 
 FP32 = TrainerSettings(dtype="float32")
@@ -66,7 +67,7 @@ def computed(
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
     """Metrics and gradients of one batch."""
     trainer = LocalTrainer(folder, settings)
-    metrics = trainer.forward_backward(batch, loss)
+    metrics = trainer.forward_backward(aggregated(batch), loss)
     return metrics, trainer.gradient
 
 
@@ -84,7 +85,7 @@ def expected(folder: Path, batch: Sequence[Sample]) -> tuple[float, float, dict[
             torch.tensor(stream[1:])
             for stream in (one.rl_weight, one.ce_weight, one.advantage, one.logprobs)
         )
-        losses, _ = LOSS(logprobs, old, advantage)
+        losses, _ = LOSS(Tokens(logprobs, old, advantage, torch.zeros(len(old)).long(), rl))
         rl_total = rl_total + (losses * rl).sum() / rl_count
         ce_total = ce_total - (logprobs * ce).sum() / ce_count
     (rl_total + ce_total).backward()
@@ -128,7 +129,7 @@ def test_a_batch_in_two_halves_adds_the_gradient_of_each(sharp: Path) -> None:
     batch = batch_of()
     trainer = LocalTrainer(sharp, FP32)
     for half in (batch[:5], batch[5:]):
-        trainer.forward_backward(half, LOSS)
+        trainer.forward_backward(aggregated(half), LOSS)
     both = [expected(sharp, half)[2] for half in (batch[:5], batch[5:])]
     wanted = {n: both[0][n] + both[1][n] for n in both[0]}
     assert distance(trainer.gradient, wanted) < 1e-4
@@ -223,26 +224,24 @@ def test_the_gradient_of_the_head_is_added_to_what_is_there() -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_gradient_that_is_not_finite_is_dropped_and_told(sharp: Path, bad: float) -> None:
-    def spoilt(
-        logprobs: torch.Tensor, old: torch.Tensor, advantage: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        return logprobs * bad, {}
+    def spoilt(tokens: Tokens) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        return tokens.logprobs * bad, {}
 
     trainer = LocalTrainer(sharp, FP32)
     before = trainer.publish().digest
-    trainer.forward_backward(batch_of(), spoilt)
+    trainer.forward_backward(aggregated(batch_of()), spoilt)
     assert trainer.step(1e-3)["skipped"] == 1.0
     assert trainer.publish().digest == before
     fresh = LocalTrainer(sharp, FP32)
     for one in (trainer, fresh):  # nothing of it is left
-        one.forward_backward(batch_of(), LOSS)
+        one.forward_backward(aggregated(batch_of()), LOSS)
         assert one.step(1e-3)["skipped"] == 0.0
     assert trainer.publish().digest == fresh.publish().digest != before
 
 
 def test_a_gradient_is_clipped_by_its_norm(sharp: Path) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings(dtype="float32", max_grad_norm=1e-3))
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     norm = sum(float(g.square().sum()) for g in trainer.gradient.values()) ** 0.5
     assert trainer.step(0.0)["grad_norm"] == pytest.approx(norm, rel=1e-4)
     assert not trainer.gradient
@@ -251,7 +250,7 @@ def test_a_gradient_is_clipped_by_its_norm(sharp: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_master_weights_move_at_rl_learning_rates(sharp: Path, tmp_path: Path, dtype: str) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings(dtype=dtype))
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-6)
     trainer.export(tmp_path / "model")
     before, after = (read_weights(folder).tensors for folder in (sharp, tmp_path / "model"))
@@ -265,7 +264,7 @@ def test_what_was_published_never_changes(sharp: Path, settings: TrainerSettings
     trainer = LocalTrainer(sharp, settings)
     published = trainer.publish()
     before = {n: t.clone() for n, t in published.tensors.items()}
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-2)
     now = trainer.publish()
     assert now.digest != published.digest
@@ -275,7 +274,7 @@ def test_what_was_published_never_changes(sharp: Path, settings: TrainerSettings
 
 def test_published_weights_are_the_masters_rounded_and_the_models_own(sharp: Path) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings())
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-3)
     published = trainer.publish().tensors
     own = dict(trainer.model.named_parameters())
@@ -289,7 +288,7 @@ def test_what_was_saved_goes_on_bit_for_bit(
     sharp: Path, tmp_path: Path, settings: TrainerSettings
 ) -> None:
     def learn(trainer: LocalTrainer, seed: int) -> str:
-        trainer.forward_backward(batch_of(seed), LOSS)
+        trainer.forward_backward(aggregated(batch_of(seed)), LOSS)
         trainer.step(1e-3)
         return trainer.publish().digest
 
@@ -326,7 +325,7 @@ def test_lora_trains_adapters_only_and_publishes_them_merged(sharp: Path, tmp_pa
     assert all("lora_" in name for name in trainer.shapes)
     frozen = {n: p.clone() for n, p in trainer.model.named_parameters() if "lora_" not in n}
     for seed in range(3):
-        trainer.forward_backward(batch_of(seed), LOSS)
+        trainer.forward_backward(aggregated(batch_of(seed)), LOSS)
         trainer.step(1e-2)
     now = dict(trainer.model.named_parameters())
     assert all(torch.equal(now[name], kept) for name, kept in frozen.items())
@@ -357,7 +356,7 @@ def test_adapters_that_cannot_be_are_refused(sharp: Path, targets: list[str], sa
 
 def test_a_trainer_that_is_done_with_leaves_the_memory(sharp: Path) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings())
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-3)
     left = weakref.ref(trainer.flat)
     del trainer
@@ -372,7 +371,7 @@ def test_a_step_without_a_gradient_is_refused(sharp: Path) -> None:
 
 def test_an_export_is_a_folder_that_transformers_loads(sharp: Path, tmp_path: Path) -> None:
     trainer = LocalTrainer(sharp, FP32)
-    trainer.forward_backward(batch_of(), LOSS)
+    trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-2)
     trainer.export(tmp_path / "model")
     state = dict(plain_model(tmp_path / "model").named_parameters())

@@ -1,9 +1,8 @@
-"""Advantages, the clipped loss and samples, checked by hand and by their laws."""
+"""The group baseline and samples, checked by hand and by their laws."""
 
 import math
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,6 @@ from practicum.core import (
     Turn,
 )
 from practicum.learn.advantages import mean_centred
-from practicum.learn.losses import LOG_RATIO_LIMIT, clip
 from practicum.learn.samples import demonstration, practice
 
 rewards = st.lists(st.none() | st.floats(0, 1), max_size=12)
@@ -60,64 +58,6 @@ def test_a_better_episode_never_has_the_smaller_advantage(values: list[float]) -
             assert a1 is not None
             assert a2 is not None
             assert r1 <= r2 or a1 >= a2
-
-
-def clipped(ratio: float, advantage: float) -> tuple[float, float, dict[str, float]]:
-    """Loss, its gradient by the log-probability, and metrics at one token."""
-    logprob = torch.tensor([math.log(ratio) - 1.5], dtype=torch.float64, requires_grad=True)
-    sampler = torch.tensor([-1.5], dtype=torch.float64)
-    loss, metrics = clip(0.2, 0.28)(logprob, sampler, torch.tensor([advantage]).double())
-    loss.sum().backward()
-    assert logprob.grad is not None
-    return float(loss.detach()), float(logprob.grad), {n: float(v) for n, v in metrics.items()}
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "gradient"),
-    [
-        (1.0, 2.0, -2.0, -2.0),  # on policy: plain policy gradient
-        (1.0, -2.0, 2.0, 2.0),
-        (1.1, 2.0, -2.2, -2.2),  # within the bounds
-        (0.9, -2.0, 1.8, 1.8),
-        (1.5, 2.0, -2.56, 0.0),  # good and already likelier: no more of it
-        (0.5, 2.0, -1.0, -1.0),  # good and too unlikely: back to it
-        (1.5, -2.0, 3.0, 3.0),  # bad and likelier: away from it
-        (0.5, -2.0, 1.6, 0.0),  # bad and already unlikely: enough
-    ],
-)
-def test_the_clipped_loss_by_hand(
-    ratio: float, advantage: float, loss: float, gradient: float
-) -> None:
-    found = clipped(ratio, advantage)
-    assert found[0] == pytest.approx(loss)
-    assert found[1] == pytest.approx(gradient)
-    assert found[2]["ratio"] == pytest.approx(ratio)
-    assert found[2]["clipped"] == (gradient == 0)
-    assert found[2]["kl"] == pytest.approx(ratio - 1 - math.log(ratio))
-    assert found[2]["kl"] >= 0
-
-
-def test_the_loss_matches_finite_differences() -> None:
-    torch.manual_seed(3)
-    sampler = -5 * torch.rand(200, dtype=torch.float64)
-    advantage = torch.randn(200, dtype=torch.float64)
-    log_ratio = torch.randn(200, dtype=torch.float64) / 3
-    kinks = torch.tensor([0.8, 1.28]).log()
-    log_ratio[(log_ratio[:, None] - kinks).abs().min(1).values < 1e-3] = 0.05
-    logprobs = (sampler + log_ratio).requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda x: clip(0.2, 0.28)(x, sampler, advantage)[0], logprobs, eps=1e-6, atol=1e-7
-    )
-
-
-def test_a_wild_ratio_stays_finite() -> None:
-    logprobs = torch.tensor([0.0, -1000.0], requires_grad=True)
-    loss, metrics = clip()(logprobs, torch.tensor([-1000.0, 0.0]), torch.tensor([-1.0, 1.0]))
-    loss.sum().backward()
-    assert logprobs.grad is not None
-    for values in (loss, logprobs.grad, *metrics.values()):
-        assert torch.isfinite(values).all()
-    assert float(metrics["ratio"][0]) == pytest.approx(math.exp(LOG_RATIO_LIMIT))
 
 
 def episode(

@@ -23,6 +23,7 @@ from practicum.core import (
 from practicum.engines.contract import Prompt
 from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import LocalTrainer, TrainerSettings
+from practicum.learn.preference import PreferenceSettings, preference
 from practicum.learn.rl import RLSettings, rl
 from practicum.learn.sft import SFTSettings, sft
 from practicum.learn.stage import Progress, Stage, same_weights, warmup
@@ -261,3 +262,72 @@ def test_a_validation_loss_that_is_no_number_ends_the_run_with_advice(
 def test_a_validation_loss_that_stands_still_ends_the_stage(tiny: Path, tmp_path: Path) -> None:
     _, epochs = taught(tmp_path / "run", tiny, settings(learning_rate=1e-30))
     assert len(epochs) == 2
+
+
+PREFERENCE = PreferenceSettings(
+    type="preference", tasks=6, batch_size=2, epochs=4, learning_rate=3e-3, checkpoint_every=3
+)
+
+
+def preferred(
+    folder: Path, model: Path, progress: Silent | None = None, **changes: object
+) -> tuple[LocalTrainer, Practice, Run]:
+    run = Run.open(folder) if folder.exists() else Run.create(folder, "")
+    trainer = LocalTrainer(model, FP32)
+    sampler = LocalSampler(model, stop_ids=[2], dtype="float32")
+    sampler.load(trainer.publish())
+    practice = Practice(sampler)
+    picks = [(("a", 1), seed) for seed in range(6)]
+    settings = PREFERENCE.model_copy(update=changes)
+    with run:
+        stage = Stage("preference", run, trainer, progress or Silent())
+        preference(stage, settings, lambda: practice(0, picks))
+    return trainer, practice, run
+
+
+@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+def test_what_is_preferred_becomes_likelier(tiny: Path, tmp_path: Path, loss: str) -> None:
+    trainer, _, run = preferred(tmp_path / "run", tiny, loss=loss)
+    samples = run.read_batch("preference", 0)
+    assert [s.advantage[-1] for s in samples] == [1.0, -1.0] * (len(samples) // 2)
+    assert all("-0" not in s.episode[-2:] for s in samples)  # our own failures are in no pair
+    rewards = {e.id: e.reward for e in run.read_episodes("preference", 0)}
+    now = trainer.score(samples)
+    for chosen, rejected in zip(now[::2], now[1::2], strict=True):
+        assert rewards[chosen.episode] > rewards[rejected.episode]
+    before, after = (
+        [sum(c.reference) - sum(r.reference) for c, r in zip(found[::2], found[1::2], strict=True)]
+        for found in (samples, now)
+    )
+    assert sum(a > b for a, b in zip(after, before, strict=True)) > 0.8 * len(after)
+    lines = run.metrics("preference")
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert lines[-1]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("after", [0, 4])
+def test_a_preference_stage_goes_on_with_the_same_pairs(
+    tiny: Path, tmp_path: Path, after: int
+) -> None:
+    whole, played, unbroken = preferred(tmp_path / "whole", tiny)
+    assert played.steps == [0]
+
+    class Dying(Silent):
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            if step == after:
+                raise Killed
+
+    with pytest.raises(Killed):
+        preferred(tmp_path / "broken", tiny, Dying())
+    again, practice, run = preferred(tmp_path / "broken", tiny)
+    assert practice.steps == []
+    assert again.publish().digest == whole.publish().digest
+    assert [m["step"] for m in run.metrics("preference")] == [
+        m["step"] for m in unbroken.metrics("preference")
+    ]
+
+
+def test_nothing_to_prefer_is_said(tiny: Path, tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "run", "")
+    with run, pytest.raises(EngineError, match="nothing to prefer"):
+        preference(Stage("preference", run, LocalTrainer(tiny, FP32), Silent()), PREFERENCE, list)

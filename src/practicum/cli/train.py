@@ -1,7 +1,6 @@
 """`practicum train` and `practicum report`. All that can be checked is, before a folder is made."""
 
 import asyncio
-import math
 import shlex
 import tomllib
 from collections.abc import Sequence
@@ -20,7 +19,6 @@ from practicum.core import RecipeError, SandboxError, StoreError
 from practicum.domains import Domain, get_domain
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
-from practicum.learn.sft import SFTSettings
 from practicum.models.reference import resolve
 from practicum.recipe import Recipe, load_recipe, train
 from practicum.recipe.settings import parse_recipe
@@ -174,12 +172,7 @@ async def _try_box() -> None:
 
 def _steps(recipe: Recipe) -> dict[str, int]:
     """The most steps that each stage can have."""
-    return {
-        s.name: s.max_epochs * math.ceil(s.demonstrations / s.batch_size)
-        if isinstance(s, SFTSettings)
-        else s.steps
-        for s in recipe.stages
-    }
+    return {settings.name: settings.most_steps for settings in recipe.stages}
 
 
 def _word(folder: Path) -> str:

@@ -15,13 +15,15 @@ class Sample(msgspec.Struct, frozen=True):
     """
 
     tokens: tuple[int, ...]
-    rl_weight: tuple[float, ...]  # 1 where the policy sampled the token and it is trained by RL
-    ce_weight: tuple[float, ...]  # cross-entropy weight: demonstration tokens only
+    rl_weight: tuple[float, ...]  # above 0 where the policy sampled it and RL trains it
+    ce_weight: tuple[float, ...]  # of its cross-entropy: demonstrations
     advantage: tuple[float, ...]
     logprobs: tuple[float, ...]  # the sampler's; 0 where it did not sample
+    reference: tuple[float, ...] = ()  # log-probabilities of a frozen model; empty without one
     temperature: float = 1.0
     prefix: int = 0  # samples with equal `tokens[:prefix]` may share its computation
     group: str = ""
+    unit: str = ""  # samples with the same (but not empty) are trained in one micro-batch
     episode: str = ""
 
     def __post_init__(self) -> None:
@@ -29,6 +31,8 @@ class Sample(msgspec.Struct, frozen=True):
             len(s)
             for s in (self.tokens, self.rl_weight, self.ce_weight, self.advantage, self.logprobs)
         }
+        if self.reference:
+            lengths.add(len(self.reference))
         if len(lengths) != 1:
             raise ValueError(f"streams of different lengths: {sorted(lengths)}")
         if self.tokens and (self.rl_weight[0] or self.ce_weight[0]):

@@ -7,7 +7,7 @@ the same verbs, so a remote engine is one more file.
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -104,22 +104,34 @@ class Sampler(Protocol):
         ...
 
 
-TokenLoss = Callable[[Any, Any, Any], tuple[Any, Mapping[str, Any]]]
-"""(log-probabilities, the sampler's, advantages), tensors [N] -> loss per token [N], metrics.
+class Tokens(NamedTuple):
+    """The N weighted tokens of a micro-batch as tensors [N]; the sequences in it are whole."""
 
-The log-probabilities carry the gradient. Each metric is a tensor [N] and reported as its mean.
-"""
+    logprobs: Any  # the trainer's, with gradient
+    sampler: Any  # those that they were sampled with
+    advantage: Any
+    sequence: Any  # int64, which sequence of the micro-batch
+    weight: Any  # of RL; 0 for a token that cross-entropy alone trains
+    reference: Any = None  # of a frozen model, where the samples carry them
+    unit: Any = None  # int64, which unit of the micro-batch
+
+
+TokenLoss = Callable[[Tokens], tuple[Any, Mapping[str, Any]]]
+"""Tokens -> loss of each [N], metrics. Each metric is a tensor [N] and reported as its mean."""
 
 
 class Trainer(Protocol):
     """Holds fp32 master weights and an optimiser, blind to algorithms."""
 
     def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
-        """Add the gradient of `loss` over RL tokens and of cross-entropy over `ce_weight` tokens.
+        """Add the gradient of the sum of `rl_weight` times `loss` and `ce_weight` times -log p.
 
-        Each of the two is divided by its own token count over the whole batch, so that neither
-        packing nor the size of micro-batches changes the result.
+        The weights are final (see `learn.aggregate`): nothing is divided by any count.
         """
+        ...
+
+    def score(self, batch: Sequence[Sample]) -> list[Sample]:
+        """The samples with `reference`: the log-probabilities of their weighted tokens now."""
         ...
 
     def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 A group is [prefix][rest of sample 1][rest of sample 2]...: each rest sees the prefix and itself.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ import msgspec
 import torch
 
 from practicum.core import Sample
+from practicum.engines.contract import Tokens
 from practicum.engines.packed_attention import Tile, packed_attention
 
 ROWS = 8  # samples padded to a common length for attention
@@ -71,12 +73,16 @@ class Bundle:
 
 
 def bundles(samples: Sequence[Sample], budget: int) -> list[Bundle]:
-    """Bundles of at most `budget` packed tokens each (a single longer sample stands alone)."""
+    """Bundles of at most `budget` packed tokens each; a longer sample, or unit, stands alone."""
     shared: dict[tuple[int, ...], list[Sample]] = {}
+    places: dict[str, tuple[int, ...]] = {}
     for sample in samples:
         prefix = sample.prefix
         if (prefix and any(sample.rl_weight[:prefix])) or any(sample.ce_weight[:prefix]):
             raise ValueError(f"{sample.episode}: a shared prefix cannot carry weight")
+        place = sample.tokens[:prefix]
+        if sample.unit and (not prefix or places.setdefault(sample.unit, place) != place):
+            raise ValueError(f"{sample.episode}: samples of one unit must share a prefix")
         shared.setdefault(sample.tokens[:prefix], []).append(sample)
     made: list[Bundle] = []
     for prefix_tokens, members in shared.items():
@@ -90,7 +96,7 @@ def bundles(samples: Sequence[Sample], budget: int) -> list[Bundle]:
         for sample in members:
             rest = len(sample.tokens) - prefix
             full = bundle.tokens + rest > budget or bundle.tokens - prefix + rest / 2 > even
-            if bundle.samples and full:
+            if bundle.samples and full and not sample.unit:
                 made.append(bundle)
                 bundle = Bundle(prefix)
             bundle.samples.append(sample)
@@ -124,7 +130,10 @@ class Packed:
         ids: list[int] = []
         positions: list[int] = []
         source: list[int] = []
-        picked: list[tuple[int, float, float, float, float, float]] = []
+        picked: list[tuple[int, int, int, float, float, float, float, float, float]] = []
+        self.places: list[tuple[Sample, int]] = []  # of each target
+        units: dict[tuple[int, str], int] = {}
+        sequences = 0
         tiles: list[Tile] = []
         for bundle in batch:
             start = len(ids)
@@ -132,21 +141,27 @@ class Packed:
                 ids += bundle.samples[0].tokens[: bundle.prefix]
                 positions += range(bundle.prefix)
             for sample in bundle.samples:
+                unit = units.setdefault((0 if sample.unit else sequences, sample.unit), len(units))
                 rest = len(ids) - bundle.prefix  # packed position of token t is rest + t
                 last = start + bundle.prefix - 1
                 for t in range(max(bundle.prefix, 1), len(sample.tokens)):
                     if sample.rl_weight[t] or sample.ce_weight[t]:
                         source.append(rest + t - 1 if t > bundle.prefix else last)
+                        self.places.append((sample, t))
                         picked.append(
                             (
                                 sample.tokens[t],
+                                sequences,
+                                unit,
                                 sample.rl_weight[t],
                                 sample.ce_weight[t],
                                 sample.advantage[t],
                                 sample.logprobs[t],
+                                sample.reference[t] if sample.reference else math.nan,
                                 sample.temperature,
                             )
                         )
+                sequences += 1
                 ids += sample.tokens[bundle.prefix :]
                 positions += range(bundle.prefix, len(sample.tokens))
             tiles += _tiles(start, bundle)
@@ -154,13 +169,29 @@ class Packed:
         self.ids = torch.tensor([ids], device=device)
         self.positions = torch.tensor([positions], device=device)
         self.source = torch.tensor(source, dtype=torch.long, device=device)
-        columns = list(zip(*picked, strict=True)) or [()] * 6
-        self.target = torch.tensor(columns[0], dtype=torch.long, device=device)
-        self.rl_weight, self.ce_weight, self.advantage, self.logprobs, temperature = (
-            torch.tensor(column, dtype=torch.float32, device=device) for column in columns[1:]
+        columns = list(zip(*picked, strict=True)) or [()] * 9
+        self.target, self.sequence, self.unit = (
+            torch.tensor(column, dtype=torch.long, device=device) for column in columns[:3]
         )
+        self.rl_weight, self.ce_weight, self.advantage, self.logprobs, reference, temperature = (
+            torch.tensor(column, dtype=torch.float32, device=device) for column in columns[3:]
+        )
+        missing = bool(reference[self.rl_weight > 0].isnan().any())
+        self.reference = None if missing else reference.nan_to_num()
         # Greedy samples (temperature 0) are scored at temperature 1.
         self.temperature = torch.where(temperature > 0, temperature, torch.ones_like(temperature))
+
+    def tokens(self, logprobs: torch.Tensor) -> Tokens:
+        """What a loss is told of them."""
+        return Tokens(
+            logprobs,
+            self.logprobs,
+            self.advantage,
+            self.sequence,
+            self.rl_weight,
+            self.reference,
+            self.unit,
+        )
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float

@@ -1,8 +1,8 @@
 """The local trainer: fp32 master weights, bf16 arithmetic, blind to algorithms.
 
 The model holds the weights rounded to bf16; masters, gradients and optimiser are fp32 beside it. A
-batch goes through in micro-batches of bounded size. Losses are divided by the token counts of the
-whole batch, so that neither packing nor the size of a micro-batch changes the gradient.
+batch goes through in micro-batches of bounded size. The weights of its tokens are final, so neither
+packing nor the size of a micro-batch changes the gradient.
 """
 
 import copy
@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
+import msgspec
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file, save_file
@@ -88,25 +89,22 @@ class LocalTrainer:
 
     def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
         """Add gradients; see `Trainer`. Returns the means of the loss and of its metrics."""
-        counts = {
-            "rl": sum(sum(s.rl_weight) for s in batch),
-            "ce": sum(sum(s.ce_weight) for s in batch),
-        }
+        rl = sum(sum(sample.rl_weight) for sample in batch)
+        ce = sum(sum(sample.ce_weight) for sample in batch)
 
         def backward(model: Any, packed: Packed) -> dict[str, float]:
             logprobs, entropy = self._logprobs(model, packed)
             total = torch.zeros((), device=self.device)
             sums: dict[str, torch.Tensor] = {}
-            if counts["rl"]:
-                weight = packed.rl_weight / counts["rl"]
-                losses, metrics = loss(logprobs, packed.logprobs, packed.advantage)
-                total = total + (losses * weight).sum()
+            if rl:
+                losses, metrics = loss(packed.tokens(logprobs))
+                total = total + (losses * packed.rl_weight).sum()
                 for name, values in {**metrics, "entropy": entropy, "loss": losses}.items():
-                    sums[name] = (values.detach() * weight).sum()
-            if counts["ce"]:
-                nll = -(logprobs * packed.ce_weight).sum() / counts["ce"]
+                    sums[name] = (values.detach() * packed.rl_weight).sum() / rl
+            if ce:
+                nll = -(logprobs * packed.ce_weight).sum()
                 total = total + nll
-                sums["nll"] = nll.detach()
+                sums["nll"] = nll.detach() / ce
             total.backward()
             return {name: float(value) for name, value in sums.items()}
 
@@ -121,7 +119,22 @@ class LocalTrainer:
             self.gradient[name].index_add_(0, grad._indices()[0], grad._values().float())
         self._rows.clear()
         release_freed_memory()
-        return {**totals, "rl_tokens": counts["rl"], "ce_tokens": counts["ce"]}
+        totals["rl_tokens"] = float(sum(w > 0 for sample in batch for w in sample.rl_weight))
+        totals["ce_tokens"] = float(sum(w > 0 for sample in batch for w in sample.ce_weight))
+        return totals
+
+    def score(self, batch: Sequence[Sample]) -> list[Sample]:
+        """The samples with `reference`; see `Trainer`."""
+        found = {id(sample): [0.0] * len(sample.tokens) for sample in batch}
+
+        @torch.no_grad()
+        def logprobs(model: Any, packed: Packed) -> None:
+            values = self._logprobs(model, packed)[0].tolist()
+            for (sample, t), value in zip(packed.places, values, strict=True):
+                found[id(sample)][t] = value
+
+        self._each(batch, logprobs)
+        return [msgspec.structs.replace(s, reference=tuple(found[id(s)])) for s in batch]
 
     def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:
         """Mean cross-entropy over the tokens with `ce_weight`."""

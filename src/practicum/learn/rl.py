@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from practicum.core import EngineError, Episode, Group, Sample
 from practicum.engines.contract import Sampler, Weights
+from practicum.learn.advantages import Estimator
 from practicum.learn.curriculum import Cell, Curriculum
-from practicum.learn.losses import clip
+from practicum.learn.objective import LossSettings
 from practicum.learn.samples import practice
 from practicum.learn.stage import Stage, same_weights, warmup
 
@@ -30,11 +31,16 @@ class RLSettings(BaseModel):
     group_size: int = Field(8, ge=2)  # episodes a task
     learning_rate: float = Field(5e-6, gt=0)
     warmup_steps: int = Field(2, ge=0)
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float = Field(0.28, gt=0)
+    advantage: Estimator = "mean-centred"
+    loss: LossSettings = Field(default_factory=LossSettings)
     temperature: float = Field(1.0, gt=0)
     max_mismatch: float = Field(0.02, gt=0)  # KL(sampler || trainer) a token, nats; see `rl`
     checkpoint_every: int = Field(10, ge=1)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of the stage."""
+        return self.steps
 
 
 Practise = Callable[[int, Sequence[tuple[Cell, int]]], list[Group]]
@@ -61,7 +67,7 @@ def rl(
     curriculum = Curriculum(cells, seed=seed)
     curriculum.restore(meta.get("curriculum", []))
     journalled = set(stage.run.batch_steps(stage.name))
-    loss = clip(settings.clip_low, settings.clip_high)
+    loss = settings.loss.make()
     factor = warmup(settings.warmup_steps)
     weights = stage.trainer.publish()
     for step in range(done, settings.steps):
@@ -79,7 +85,7 @@ def rl(
             curriculum.update((first.domain, first.level), rewards)
         values = _describe(groups)
         if batch:
-            values |= stage.trainer.forward_backward(batch, loss)
+            values |= stage.trainer.forward_backward(settings.loss.weighted(batch), loss)
             _check_agreement(values["kl"], settings.max_mismatch, f"{stage.name} step {step}")
             values |= stage.trainer.step(settings.learning_rate * factor(step))
             weights = stage.trainer.publish()
@@ -106,7 +112,7 @@ def _collect(
     """Play a step with the current weights and journal it."""
     sampler.load(weights)
     groups = practise(step, curriculum.pick(step, settings.groups))
-    batch = [sample for group in groups for sample in practice(group)]
+    batch = [sample for group in groups for sample in practice(group, settings.advantage)]
     stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
     stage.run.write_batch(stage.name, step, batch)
     return groups, batch

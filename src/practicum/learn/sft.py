@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from practicum.core import EngineError, Sample, content_hash
 from practicum.engines.packing import share_prefixes
+from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import clip
 from practicum.learn.stage import Stage, warmup
 
@@ -27,6 +28,11 @@ class SFTSettings(BaseModel):
     warmup_steps: int = Field(5, ge=0)
     max_epochs: int = Field(8, ge=1)
     min_improvement: float = Field(0.01, ge=0)  # relative; less is "stopped falling"
+
+    @property
+    def most_steps(self) -> int:
+        """Steps, if the validation loss falls to the end."""
+        return self.max_epochs * math.ceil(self.demonstrations / self.batch_size)
 
 
 def sft(
@@ -46,7 +52,7 @@ def sft(
     while epoch < settings.max_epochs and not stopped:
         for batch in _batches(train, settings.batch_size, f"{stage.name}-{epoch}"):
             started = time.perf_counter()
-            values = stage.trainer.forward_backward(share_prefixes(batch), clip())
+            values = stage.trainer.forward_backward(aggregated(share_prefixes(batch)), clip())
             values |= stage.trainer.step(settings.learning_rate * factor(step))
             values["seconds"] = time.perf_counter() - started
             stage.metric(step, values)

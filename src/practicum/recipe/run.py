@@ -16,7 +16,8 @@ from practicum.engines.policy import SamplerPolicy
 from practicum.engines.trainer import LocalTrainer, read_weights
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
-from practicum.learn.curriculum import Cell
+from practicum.learn.curriculum import Cell, Curriculum
+from practicum.learn.preference import PreferenceSettings, preference
 from practicum.learn.rl import RLSettings, rl
 from practicum.learn.samples import demonstration
 from practicum.learn.sft import SFTSettings, sft
@@ -32,7 +33,7 @@ from practicum.recipe.evaluate import (
     play_held_out,
     set_up_torch,
 )
-from practicum.recipe.settings import Recipe
+from practicum.recipe.settings import Recipe, StageSettings
 from practicum.recipe.tasks import DEMONSTRATIONS, MILLION, VALIDATION, spread
 from practicum.rollout import Job, play_many
 from practicum.sandbox.choose import open_boxes
@@ -96,7 +97,7 @@ class _Run:
 
     # Stages
 
-    def _stage(self, settings: SFTSettings | RLSettings, source: Path) -> Path:
+    def _stage(self, settings: StageSettings, source: Path) -> Path:
         """Train one stage from the model in `source`; the folder of the model it makes."""
         target = self.run.folder / "models" / settings.name
         if target.exists():
@@ -104,11 +105,19 @@ class _Run:
             return target
         trainer = LocalTrainer(source, self.recipe.trainer, device=self.device)
         stage = Stage(settings.name, self.run, trainer, self.progress)
+        domains = self.recipe.domains
+        cells = [(name, level) for name in domains.train for level in domains.levels]
         if isinstance(settings, SFTSettings):
             sft(stage, settings, *self._demonstrations(settings))
+        elif isinstance(settings, PreferenceSettings):
+
+            def play() -> list[Group]:
+                self.sampler.load(trainer.publish())
+                picks = Curriculum(cells, seed=self.recipe.seed).pick(MILLION, settings.tasks)
+                return self._practise(settings, 0, picks)
+
+            preference(stage, settings, play, seed=self.recipe.seed)
         else:
-            domains = self.recipe.domains
-            cells = [(name, level) for name in domains.train for level in domains.levels]
             rl(
                 stage,
                 settings,
@@ -129,7 +138,10 @@ class _Run:
         return target
 
     def _practise(
-        self, settings: RLSettings, step: int, picks: Sequence[tuple[Cell, int]]
+        self,
+        settings: RLSettings | PreferenceSettings,
+        step: int,
+        picks: Sequence[tuple[Cell, int]],
     ) -> list[Group]:
         """Play the groups of one step with the sampler's weights."""
         avoid = {task.key for task in self.held_out}
