@@ -19,8 +19,11 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from practicum.core import File, Limits
-from practicum.sandbox import NativeBoxes
+from practicum.core import File, Limits, Task
+from practicum.domains import Domain, domain_names, get_domain
+from practicum.rollout import ScriptPolicy, play
+from practicum.sandbox import BubblewrapBoxes, NativeBoxes
+from practicum.sandbox.local import LocalBoxes
 
 AT_ONCE = 4
 LIMITS = Limits(memory_mb=256, processes=64, workspace_mb=16)
@@ -104,6 +107,23 @@ async def idle_megabytes(boxes: NativeBoxes, count: int) -> float:
     return (before - after) / 1024 / count
 
 
+async def episode_rate(boxes: LocalBoxes, seeds: int) -> float:
+    """Whole episodes a second: the terminal family's gold solutions, played and graded."""
+    domains = [get_domain(name) for name in domain_names() if get_domain(name).family == "terminal"]
+    jobs = [(domain, domain.make(seed, 1)) for seed in range(seeds) for domain in domains]
+    turns = asyncio.Semaphore(2 * AT_ONCE)
+
+    async def one(number: int, domain: Domain, task: Task) -> None:
+        async with turns:
+            policy = ScriptPolicy("gold", domain.solve(task))
+            episode = await play(task, domain, policy, boxes, key=str(number))
+            assert episode.solved, episode.error
+
+    begin = time.perf_counter()
+    await asyncio.gather(*(one(number, *job) for number, job in enumerate(jobs)))
+    return len(jobs) / (time.perf_counter() - begin)
+
+
 def bwrap_version() -> str:
     """As bubblewrap says it."""
     return subprocess.check_output(["bwrap", "--version"], text=True).split()[-1]
@@ -147,12 +167,17 @@ async def measure(quick: bool) -> dict[str, object]:
         "fork_child_ms": await fork_milliseconds(boxes, 3 if quick else 9),
         "timeout_overshoot_ms": await overshoot(boxes, 10 if quick else 30),
         "idle_box_mb": await idle_megabytes(boxes, 100 if quick else 500),
+        "episodes_per_second": await episode_rate(boxes, 1 if quick else 4),
         "peer": "bubblewrap",
         "peer_version": bwrap_version() if bwrap else None,
         "cgroups": boxes.cgroups.version,
         "root": os.geteuid() == 0,
     }
     await boxes.close()
+    if bwrap:
+        others = BubblewrapBoxes(max_running=AT_ONCE)
+        found["episodes_per_second_bubblewrap"] = await episode_rate(others, 1 if quick else 4)
+        await others.close()
     return {k: round(v, 3) if isinstance(v, float) else v for k, v in found.items()}
 
 

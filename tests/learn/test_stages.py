@@ -4,6 +4,7 @@ import random
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
 
@@ -331,3 +332,112 @@ def test_nothing_to_prefer_is_said(tiny: Path, tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", "")
     with run, pytest.raises(EngineError, match="nothing to prefer"):
         preference(Stage("preference", run, LocalTrainer(tiny, FP32), Silent()), PREFERENCE, list)
+
+
+class Spiking(LocalTrainer):
+    """A trainer whose gradient is spoilt at some of its steps."""
+
+    at: tuple[int, ...] = ()
+    calls = 0
+
+    def step(self, learning_rate: float, accept=None) -> dict[str, float]:
+        self.calls += 1
+        if self.calls in self.at:
+            self.flat.grad.mul_(1e4)
+        return super().step(learning_rate, accept)
+
+
+def spiked(
+    folder: Path, model: Path, at: tuple[int, ...], progress: Silent | None = None, done: int = 0
+) -> tuple[LocalTrainer, Run, list[str]]:
+    run = Run.open(folder) if folder.exists() else Run.create(folder, "")
+    trainer = Spiking(model, FP32)
+    trainer.at, trainer.calls = at, done
+    sampler = LocalSampler(model, stop_ids=[2], dtype="float32")
+    notes: list[str] = []
+
+    class Noting(Silent):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            if progress:
+                progress.step(name, step, values)
+
+    settings = RL.model_copy(update={"steps": 9, "learning_rate": 1e-4})
+    with run:
+        rl(Stage("rl", run, trainer, Noting()), settings, sampler, [("a", 1)], Practice(sampler))
+    return trainer, run, notes
+
+
+def test_a_spike_goes_back_to_the_last_checkpoint_and_on_more_slowly(
+    tiny: Path, tmp_path: Path
+) -> None:
+    trainer, run, notes = spiked(tmp_path / "run", tiny, (8,))
+    lines = run.metrics("rl")
+    assert [line["step"] for line in lines] == list(range(9))
+    assert [line["skipped"] for line in lines] == [0.0] * 7 + [1.0, 0.0]
+    assert lines[8]["lr"] == pytest.approx(lines[6]["lr"] / 2)
+    assert any("after step 6 again" in note for note in notes)
+    (finding,) = run.journal("finding")
+    assert (finding["check"], finding["action"], finding["step"]) == ("spike", "revert", 7)
+    digests = [
+        {t.record.digest for e in run.read_episodes("rl", step) for t in e.turns if t.record}
+        for step in range(9)
+    ]
+    assert digests[8] == digests[6]  # sampled with the weights of that checkpoint
+    assert digests[7] != digests[6]
+    assert trainer.steps == 7  # six of the checkpoint, and the last
+
+
+def test_a_run_that_was_killed_after_a_spike_goes_on_to_the_same_weights(
+    tiny: Path, tmp_path: Path
+) -> None:
+    whole, _, _ = spiked(tmp_path / "whole", tiny, (8,))
+
+    class Dying(Silent):
+        def step(self, name: str, step: int, values: dict[str, float]) -> None:
+            if step == 7:
+                raise Killed
+
+    with pytest.raises(Killed):
+        spiked(tmp_path / "broken", tiny, (8,), Dying())
+    again, run, _ = spiked(tmp_path / "broken", tiny, (8,), done=6)  # six are in the checkpoint
+    assert again.publish().digest == whole.publish().digest
+    assert [line["skipped"] for line in run.metrics("rl")] == [0.0] * 7 + [1.0, 0.0]
+
+
+def test_a_spike_before_the_first_checkpoint_is_only_not_taken(tiny: Path, tmp_path: Path) -> None:
+    late = RL.model_copy(update={"checkpoint_every": 100})
+    run = Run.create(tmp_path / "run", "")
+    trainer = Spiking(tiny, FP32)
+    trainer.at = (7,)
+    sampler = LocalSampler(tiny, stop_ids=[2], dtype="float32")
+    settings = late.model_copy(update={"steps": 8, "learning_rate": 1e-4})
+    with run:
+        rl(Stage("rl", run, trainer, Silent()), settings, sampler, [("a", 1)], Practice(sampler))
+    assert [line["skipped"] for line in run.metrics("rl")] == [0.0] * 6 + [1.0, 0.0]
+    assert trainer.steps == 7
+
+
+def test_a_spoilt_sample_stops_the_run_before_the_step(tiny: Path, tmp_path: Path) -> None:
+    class Spoiling(Practice):
+        def __call__(self, step: int, picks: list) -> list[Group]:
+            groups = super().__call__(step, picks)
+            if step < 2:
+                return groups
+            members = list(groups[0].episodes)
+            turn = members[1].turns[0]
+            assert turn.record is not None
+            said = tuple(0.5 for _ in turn.record.logprobs)
+            record = msgspec.structs.replace(turn.record, logprobs=said)
+            spoilt = msgspec.structs.replace(turn, record=record)
+            members[1] = msgspec.structs.replace(members[1], turns=(spoilt,))
+            return [Group(groups[0].task, members), *groups[1:]]
+
+    run = Run.create(tmp_path / "run", "")
+    trainer = LocalTrainer(tiny, FP32)
+    sampler = LocalSampler(tiny, stop_ids=[2], dtype="float32")
+    with run, pytest.raises(EngineError, match=r"rl step 2: .*log-probability of it is above 0"):
+        rl(Stage("rl", run, trainer, Silent()), RL, sampler, [("a", 1)], Spoiling(sampler))
+    assert trainer.steps == 2

@@ -138,8 +138,11 @@ class Trainer(Protocol):
         """Cross-entropy over `batch` (`nll`, `tokens`) without a gradient."""
         ...
 
-    def step(self, learning_rate: float) -> dict[str, float]:
-        """Clip, apply and clear the gradient."""
+    def step(self, learning_rate: float, accept: Callable[[float], bool] = ...) -> dict[str, float]:
+        """Clip, apply and clear the gradient, or drop it (`skipped` 1).
+
+        `accept` is asked with its norm, before it is clipped; by default a finite one is applied.
+        """
         ...
 
     def publish(self) -> Weights:

@@ -7,6 +7,7 @@ packing nor the size of a micro-batch changes the gradient.
 
 import copy
 import json
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -190,13 +191,15 @@ class LocalTrainer:
                 self.gradient[name] += grad
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> dict[str, float]:
-        """Clip, apply and clear the gradient; one that is not finite is dropped (`skipped` 1)."""
+    def step(
+        self, learning_rate: float, accept: Callable[[float], bool] = math.isfinite
+    ) -> dict[str, float]:
+        """Clip, apply and clear the gradient; see `Trainer`."""
         if self.flat.grad is None:
             raise EngineError("there is no gradient to apply: call forward_backward first")
         norm = torch.nn.utils.clip_grad_norm_([self.flat], self.settings.max_grad_norm)
-        finite = bool(torch.isfinite(norm))
-        if finite:
+        accepted = accept(float(norm))
+        if accepted:
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
             self.optimizer.step()
@@ -204,7 +207,7 @@ class LocalTrainer:
             self._give_rounded()
         self.flat.grad, self.gradient = None, {}
         release_freed_memory()
-        return {"grad_norm": float(norm), "skipped": float(not finite), "lr": learning_rate}
+        return {"grad_norm": float(norm), "skipped": float(not accepted), "lr": learning_rate}
 
     def _views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """The parts of a block like `self.flat`, by name."""

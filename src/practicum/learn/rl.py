@@ -6,6 +6,7 @@ checkpoint, trains the journalled batches again in order, and goes on: the same 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Literal
 
@@ -15,6 +16,7 @@ from practicum.core import EngineError, Episode, Group, Sample
 from practicum.engines.contract import Sampler, Weights
 from practicum.learn.advantages import Estimator
 from practicum.learn.curriculum import Cell, Curriculum
+from practicum.learn.flight import Finding, Flight, FlightSettings
 from practicum.learn.objective import LossSettings
 from practicum.learn.samples import practice
 from practicum.learn.stage import Stage, same_weights, warmup
@@ -34,7 +36,7 @@ class RLSettings(BaseModel):
     advantage: Estimator = "mean-centred"
     loss: LossSettings = Field(default_factory=LossSettings)
     temperature: float = Field(1.0, gt=0)
-    max_mismatch: float = Field(0.02, gt=0)  # KL(sampler || trainer) a token, nats; see `rl`
+    flight: FlightSettings = Field(default_factory=FlightSettings)
     checkpoint_every: int = Field(10, ge=1)
 
     @property
@@ -59,13 +61,14 @@ def rl(
     """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays.
 
     Each batch is trained on once, with the weights it was sampled with, so its log-probabilities
-    are those the trainer computes, but for rounding. Where they are not, an engine is wrong (or the
-    samples are not what was sampled), and EngineError stops the run before a step is taken.
+    are those the trainer computes, but for rounding. Where they are not, and where another check
+    of `learn.flight` says stop, EngineError ends the run before a step is taken.
     """
     stage.progress.stage(stage.name, settings.steps)
     done, meta = stage.resume()
     curriculum = Curriculum(cells, seed=seed)
     curriculum.restore(meta.get("curriculum", []))
+    flight = Flight(settings.flight, meta.get("flight"))
     journalled = set(stage.run.batch_steps(stage.name))
     loss = settings.loss.make()
     factor = warmup(settings.warmup_steps)
@@ -84,10 +87,14 @@ def rl(
             first = group.episodes[0]
             curriculum.update((first.domain, first.level), rewards)
         values = _describe(groups)
+        _heed(stage, step, flight.batch(batch))
         if batch:
             values |= stage.trainer.forward_backward(settings.loss.weighted(batch), loss)
-            _check_agreement(values["kl"], settings.max_mismatch, f"{stage.name} step {step}")
-            values |= stage.trainer.step(settings.learning_rate * factor(step))
+            _heed(stage, step, flight.step(values))
+            spikes: list[Finding] = []
+            rate = settings.learning_rate * factor(step) * flight.scale
+            values |= stage.trainer.step(rate, partial(_accept, flight, spikes))
+            _heed(stage, step, spikes)
             weights = stage.trainer.publish()
         ended = time.perf_counter()
         values |= {
@@ -97,7 +104,8 @@ def rl(
         }
         stage.metric(step, values)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            stage.save(step + 1, {"curriculum": curriculum.state(), "digest": weights.digest})
+            meta = {"curriculum": curriculum.state(), "flight": flight.state()}
+            stage.save(step + 1, {**meta, "digest": weights.digest})
 
 
 def _collect(
@@ -135,14 +143,34 @@ def _check_on_policy(groups: Sequence[Group], weights: Weights) -> None:
                     same_weights(turn.record.digest, weights.digest, episode.id)
 
 
-def _check_agreement(kl: float, limit: float, place: str) -> None:
-    """The trainer gives the sampled tokens the log-probabilities that they were sampled with."""
-    if not kl <= limit:
-        raise EngineError(
-            f"{place}: sampler and trainer disagree about the sampled tokens (KL {kl:.3g} nats a "
-            f"token, allowed {limit:g}); the step was not taken. One of them computes something "
-            'else: try trainer.dtype and sampler.dtype "float32", or set max_mismatch'
+def _accept(flight: Flight, found: list[Finding], norm: float) -> bool:
+    """Whether a gradient of this norm is applied; what speaks against it goes to `found`."""
+    finding = flight.gradient(norm)
+    if finding:
+        found.append(finding)
+    return finding is None
+
+
+def _heed(stage: Stage, step: int, findings: Sequence[Finding]) -> None:
+    """Say what was found, and do what it asks for. Raises EngineError to stop."""
+    for finding in findings:
+        place = f"{stage.name} step {step}"
+        stage.run.log(
+            "finding",
+            stage=stage.name,
+            step=step,
+            check=finding.check,
+            action=finding.action,
+            detail=finding.detail,
         )
+        if finding.action == "stop":
+            raise EngineError(f"{place}: {finding.detail}")
+        done = {"tell": "", "skip": "; the step was not taken", "revert": ""}[finding.action]
+        if finding.action == "revert":
+            at = stage.revert()
+            done = "; the step was not taken"
+            done += f", and the weights are those after step {at} again" if at is not None else ""
+        stage.progress.note(f"{place}: {finding.detail}{done}")
 
 
 def _describe(groups: Sequence[Group]) -> dict[str, float]:

@@ -48,16 +48,20 @@ class Stage:
         checkpoint.save(folder, self.trainer.save, meta, keep=self.keep)
         return folder
 
+    def _mine(self) -> list[Path]:
+        """This stage's checkpoints, the newest last."""
+        return [
+            folder
+            for folder in checkpoint.complete(self.run.checkpoints)
+            if folder.name.rpartition("-")[0] == self.name
+        ]
+
     def resume(self) -> tuple[int, dict[str, Any]]:
         """Load this stage's newest checkpoint: the steps that are done, and its meta.
 
         (0, {}) when the stage has none. Metrics after that point are dropped: they come again.
         """
-        mine = [
-            folder
-            for folder in checkpoint.complete(self.run.checkpoints)
-            if folder.name.rpartition("-")[0] == self.name
-        ]
+        mine = self._mine()
         if not mine:
             self.run.rewind(self.name, -1)
             return 0, {}
@@ -66,6 +70,14 @@ class Stage:
         self.run.rewind(self.name, int(meta["step"]) - 1)
         self.progress.note(f"{self.name}: going on after step {meta['step']}")
         return int(meta["step"]), meta
+
+    def revert(self) -> int | None:
+        """Go back to the newest checkpoint; its step, or None when there is none to go back to."""
+        mine = self._mine()
+        if not mine:
+            return None
+        self.trainer.load(mine[-1])
+        return int(checkpoint.load(mine[-1])["step"])
 
     def load(self, step: int) -> None:
         """Go back to the checkpoint after `step` steps."""
