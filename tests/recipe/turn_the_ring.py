@@ -1,4 +1,4 @@
-"""Runs the recipe in a process of its own: python turn_the_ring.py FOLDER [SEED_OF_DELAYS].
+"""Runs a recipe in a process of its own: turn_the_ring.py FOLDER [RECIPE.toml] [SEED_OF_DELAYS].
 
 Goes on with the run if FOLDER holds one. Prints a line for everything that happens.
 """
@@ -36,10 +36,12 @@ async def audited() -> None:
 
 
 def main() -> None:
-    folder, seed = Path(sys.argv[1]), sys.argv[2:]
+    folder, *words = Path(sys.argv[1]), *sys.argv[2:]
+    name = words.pop(0) if words and words[0].endswith(".toml") else "ring.toml"
+    seed = words
     if not is_audited(get_domain("echo_word")):
         asyncio.run(audited())
-    recipe = load_recipe(Path(__file__).with_name("ring.toml"))
+    recipe = load_recipe(Path(__file__).with_name(name))
     rng = random.Random(*seed)
 
     async def delay() -> None:

@@ -56,10 +56,12 @@ def rl(
     cells: Sequence[Cell],
     practise: Practise,
     *,
+    samples: Callable[[Group], list[Sample]] | None = None,
     seed: int = 0,
 ) -> None:
     """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays.
 
+    `samples` makes what is trained on of a group; by default its episodes with their advantages.
     Each batch is trained on once, with the weights it was sampled with, so its log-probabilities
     are those the trainer computes, but for rounding. Where they are not, and where another check
     of `learn.flight` says stop, EngineError ends the run before a step is taken.
@@ -71,6 +73,7 @@ def rl(
     flight = Flight(settings.flight, meta.get("flight"))
     journalled = set(stage.run.batch_steps(stage.name))
     loss = settings.loss.make()
+    make = samples or partial(practice, estimator=settings.advantage)
     factor = warmup(settings.warmup_steps)
     weights = stage.trainer.publish()
     for step in range(done, settings.steps):
@@ -79,7 +82,12 @@ def rl(
             groups = _grouped(stage.run.read_episodes(stage.name, step))
             batch = stage.run.read_batch(stage.name, step)
         else:
-            groups, batch = _collect(stage, sampler, weights, curriculum, practise, settings, step)
+            picks = curriculum.pick(step, settings.groups)
+            sampler.load(weights)
+            groups = practise(step, picks)
+            batch = [sample for group in groups for sample in make(group)]
+            stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
+            stage.run.write_batch(stage.name, step, batch)
         _check_on_policy(groups, weights)
         played = time.perf_counter()
         for group in groups:
@@ -106,24 +114,6 @@ def rl(
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             meta = {"curriculum": curriculum.state(), "flight": flight.state()}
             stage.save(step + 1, {**meta, "digest": weights.digest})
-
-
-def _collect(
-    stage: Stage,
-    sampler: Sampler,
-    weights: Weights,
-    curriculum: Curriculum,
-    practise: Practise,
-    settings: RLSettings,
-    step: int,
-) -> tuple[list[Group], list[Sample]]:
-    """Play a step with the current weights and journal it."""
-    sampler.load(weights)
-    groups = practise(step, curriculum.pick(step, settings.groups))
-    batch = [sample for group in groups for sample in practice(group, settings.advantage)]
-    stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
-    stage.run.write_batch(stage.name, step, batch)
-    return groups, batch
 
 
 def _grouped(episodes: Sequence[Episode]) -> list[Group]:

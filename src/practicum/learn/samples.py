@@ -25,6 +25,15 @@ def practice(group: Group, estimator: Estimator = "mean-centred") -> list[Sample
     ]
 
 
+def sampled(group: Group) -> list[Sample]:
+    """The trained episodes of a group, whatever their rewards; advantages are 0."""
+    return [
+        _sample(episode, advantage=0.0, rl=1.0, ce=0.0)
+        for episode in group.episodes
+        if EFFECTS[episode.outcome].trained and episode.sampled_tokens
+    ]
+
+
 def pair(group: Group) -> list[Sample]:
     """The best and the worst trained episode of a group; nothing where their rewards are equal.
 

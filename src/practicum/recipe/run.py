@@ -8,15 +8,17 @@ import asyncio
 import gc
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from practicum.core import Group, RecipeError, Sample, Task, content_hash
 from practicum.domains import get_domain
 from practicum.engines.policy import SamplerPolicy
-from practicum.engines.trainer import LocalTrainer, read_weights
+from practicum.engines.trainer import LocalTrainer, TrainerSettings, read_weights
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
 from practicum.learn.curriculum import Cell, Curriculum
+from practicum.learn.distil import DistilSettings, distilled
 from practicum.learn.preference import PreferenceSettings, preference
 from practicum.learn.rl import RLSettings, rl
 from practicum.learn.samples import demonstration
@@ -118,12 +120,17 @@ class _Run:
 
             preference(stage, settings, play, seed=self.recipe.seed)
         else:
+            samples = None
+            if isinstance(settings, DistilSettings):
+                teacher = self._teacher(settings.teacher)
+                samples = partial(distilled, teacher=teacher, coefficient=settings.coefficient)
             rl(
                 stage,
                 settings,
                 self.sampler,
                 cells,
                 lambda step, picks: self._practise(settings, step, picks),
+                samples=samples,
                 seed=self.recipe.seed,
             )
         digest = trainer.publish().digest
@@ -136,6 +143,19 @@ class _Run:
         self.run.log("stage", name=settings.name, digest=digest)
         self.progress.note(f"{settings.name}: weights {digest}")
         return target
+
+    def _teacher(self, name: str) -> LocalTrainer:
+        """The model of a stage of this run, or another one with the same tokens."""
+        folder = self.run.folder / "models" / name
+        if not folder.exists():
+            folder = resolve(name).path
+        if Renderer.for_folder(folder).tokenizer.get_vocab() != self.renderer.tokenizer.get_vocab():
+            raise RecipeError(
+                f"the teacher {name!r} has other tokens than the student, so their log-"
+                "probabilities cannot be compared: choose one of the same family"
+            )
+        self.progress.note(f"teacher: {name}")
+        return LocalTrainer(folder, TrainerSettings(dtype=self.recipe.trainer.dtype))
 
     def _practise(
         self,

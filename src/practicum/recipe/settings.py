@@ -12,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from practicum.core import RecipeError
 from practicum.domains import get_domain
 from practicum.engines.trainer import TrainerSettings
+from practicum.learn.distil import DistilSettings
 from practicum.learn.preference import PreferenceSettings
 from practicum.learn.rl import RLSettings
 from practicum.learn.sft import SFTSettings
 from practicum.models.reference import DEFAULT
 
 StageSettings = Annotated[
-    SFTSettings | PreferenceSettings | RLSettings, Field(discriminator="type")
+    SFTSettings | PreferenceSettings | RLSettings | DistilSettings, Field(discriminator="type")
 ]
 
 
@@ -167,7 +168,7 @@ def _explain(error: ValidationError, source: str) -> str:
 def _keys(place: Sequence[Any]) -> list[str]:
     """Keys that are known at a place of the recipe."""
     if place and place[0] == "stages":
-        kinds = (SFTSettings, PreferenceSettings, RLSettings)
+        kinds = (SFTSettings, PreferenceSettings, RLSettings, DistilSettings)
         return sorted({name for kind in kinds for name in kind.model_fields})
     model: Any = Recipe
     for part in place:
