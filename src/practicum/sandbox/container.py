@@ -12,20 +12,39 @@ exit status is the engine's; one over 128 counts as a signal, as every shell rep
 import asyncio
 import errno
 import io
-import math
 import os
-import posixpath
 import resource
+import stat
 import subprocess
 import tarfile
 import time
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import msgspec
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox.command import DEATH_SECONDS, SETUP_SECONDS, Drain, Feed, Handle, spawn
-from practicum.sandbox.command import unbroken
+from practicum.sandbox.command import (
+    DEATH_SECONDS,
+    SETUP_SECONDS,
+    Drain,
+    Feed,
+    Handle,
+    spawn,
+    unbroken,
+)
 from practicum.sandbox.contract import Result
 from practicum.sandbox.host import hard_limit
 from practicum.sandbox.layout import Root, Row
@@ -61,6 +80,7 @@ LIMITS
 cd -- "${words[0]}" || exit 126
 exec env -i "${variables[@]}" "${words[@]:1}"
 """
+_FOLDERS = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "usr", "var", "workspace")
 _LONGEST = 1 << 17  # of one word, for the kernel
 _SAYS = 4096  # bytes kept of what an engine says
 
@@ -86,6 +106,8 @@ class Pace:
 
 class ContainerBoxes(LocalBoxes):
     """Makes boxes by a container engine; implements `Boxes`."""
+
+    fds: tuple[int, ...] = ()  # that the engine reads when it makes a box
 
     def __init__(
         self,
@@ -117,6 +139,7 @@ class ContainerBox(LocalBox):
         self._first: First | None = None
         self._one = asyncio.Lock()  # command at a time
         self._times = 0  # that memory has run out
+        self._starved = False  # whether the box has died of that
 
     @abstractmethod
     async def _making(self) -> list[str]:
@@ -148,7 +171,7 @@ class ContainerBox(LocalBox):
                 f"boxes of container engines reach no host, and the task asks for "
                 f"{self.limits.network}: use native boxes (boxes.backend)"
             )
-        self._first = First(await self._making())
+        self._first = First(await self._making(), self.boxes.fds)
         await self._first.ready()
         await self.lay_first(tar)
 
@@ -160,7 +183,8 @@ class ContainerBox(LocalBox):
     async def _unmake(self, first: "First") -> None:
         first.stdin.close()
         if not await first.ended(DEATH_SECONDS / 2):
-            await asyncio.to_thread(call, self._removing())
+            with suppress(SandboxError):
+                await asyncio.to_thread(call, self._removing())
             first.kill()
             await first.ended(DEATH_SECONDS / 2)
         first.finish()
@@ -193,8 +217,11 @@ class ContainerBox(LocalBox):
             first = self._first
             if self.closed or first is None:
                 raise SandboxError("the box is closed: open another")
+            if not first.alive:
+                return self._died(first, Result(b"", b"", None))
             command = Command(argv, output_bytes)
             timed_out, spent = False, 0.0
+            before = self._times
             try:
                 if await command.begun():
                     begin = time.monotonic()
@@ -202,14 +229,20 @@ class ContainerBox(LocalBox):
                     timed_out = not await command.ended(seconds)
                     spent = time.monotonic() - begin
             finally:
-                before = self._times
                 await unbroken(self._stop(first, command))
             if self.closed:
                 raise SandboxError("the box was closed while a command ran in it")
             out_of_memory = self._times > before or self.group.out_of_memory()
-            if not first.alive and not out_of_memory:
-                raise SandboxError(f"the box died: {first.said() or 'it was killed'}")
-            return command.result(timed_out, out_of_memory, spent)
+            result = command.result(timed_out, out_of_memory, spent)
+            return result if first.alive else self._died(first, result)
+
+    def _died(self, first: "First", result: Result) -> Result:
+        """What is said of a command in a dead box: it is the guest's doing that memory ran out."""
+        self._starved = self._starved or result.out_of_memory
+        if not self._starved:
+            raise SandboxError(f"the box died: {first.said() or 'it was killed'}; open another")
+        end: dict[str, Any] = {"exit_code": None, "timed_out": False, "signal": int(SIGKILL)}
+        return msgspec.structs.replace(result, **end, out_of_memory=True)
 
     async def _stop(self, first: "First", command: "Command") -> None:
         """Kill all that the command started, and wait until it is dead."""
@@ -223,7 +256,7 @@ class ContainerBox(LocalBox):
             command.finish()
 
     def _limits(self) -> str:
-        """The words of bash that limit one process, as far as no cgroup limits them all."""
+        """The words of bash that limit one process, and all of them where no cgroup does."""
         limits, record = self.limits, self.boxes.capabilities
         lines = [
             "ulimit -c 0",
@@ -234,7 +267,7 @@ class ContainerBox(LocalBox):
             lines.append(
                 f"ulimit -d {hard_limit(resource.RLIMIT_DATA, limits.memory_mb << 20) >> 10}"
             )
-        if record.processes == "rlimit":
+        if record.processes != "cgroup":
             lines.append(f"ulimit -u {hard_limit(resource.RLIMIT_NPROC, limits.processes)}")
         return "\n".join(lines)
 
@@ -245,15 +278,17 @@ class Process:
     def __init__(
         self,
         argv: Sequence[str],
-        output_bytes: int,
+        out_bytes: int,
+        err_bytes: int,
         heard: Callable[[bytearray], None],
         *,
+        fds: Sequence[int] = (),
         keep_open: bool = False,
     ) -> None:
         pairs = [os.pipe() for _ in range(3)]
         (in_r, in_w), (out_r, out_w), (err_r, err_w) = pairs
         try:
-            self._process = spawn(argv, stdin=in_r, stdout=out_w, stderr=err_w)
+            self._process = spawn(argv, stdin=in_r, stdout=out_w, stderr=err_w, pass_fds=fds)
         except OSError as error:
             for fd in (in_w, out_r, err_r):
                 os.close(fd)
@@ -264,7 +299,7 @@ class Process:
         self.pid = self._process.pid
         self._handle = Handle(os.pidfd_open(self.pid))
         self.stdin = Feed(in_w, keep_open=keep_open)
-        self.out, self.err = Drain(out_r, output_bytes, heard), Drain(err_r, output_bytes)
+        self.out, self.err = Drain(out_r, out_bytes, heard), Drain(err_r, err_bytes)
 
     @property
     def alive(self) -> bool:
@@ -278,7 +313,7 @@ class Process:
 
     async def said_or_ended(self, said: asyncio.Future[bytes], seconds: float) -> None:
         """Wait until `said` is there, or for the end."""
-        both = [said, self._handle.gone]
+        both: list[asyncio.Future[Any]] = [said, self._handle.gone]
         await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def said(self) -> str:
@@ -301,9 +336,9 @@ class Process:
 class First(Process):
     """The first process of a box."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        super().__init__(argv, _SAYS, self._hear, keep_open=True)
+    def __init__(self, argv: Sequence[str], fds: Sequence[int]) -> None:
         self._line: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        super().__init__(argv, _SAYS, _SAYS, self._hear, fds=fds, keep_open=True)
 
     def _hear(self, text: bytearray) -> None:
         line, end, rest = bytes(text).partition(b"\n")
@@ -341,7 +376,8 @@ class Command(Process):
 
     def __init__(self, argv: Sequence[str], output_bytes: int) -> None:
         self._begun: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        super().__init__(argv, output_bytes + 1, self._hear)  # one byte says "at the gate"
+        # one byte says "at the gate"
+        super().__init__(argv, output_bytes + 1, output_bytes, self._hear)
 
     def _hear(self, _: bytearray) -> None:
         if not self._begun.done():
@@ -373,23 +409,73 @@ class Command(Process):
 
 
 def call(argv: Sequence[str], stdin: bytes = b"") -> bytes:
-    """What an engine's command writes; SandboxError when it fails."""
+    """What a command of an engine writes; SandboxError when it fails."""
+    shown = " ".join(argv)
+    pipe = subprocess.PIPE
     try:
-        with spawn(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process:
-            out, err = process.communicate(stdin, SETUP_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxError(f"`{' '.join(argv)}` failed: {error}") from error
+        process = spawn(argv, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        raise SandboxError(f"cannot start `{shown}`: {error}") from error
+    try:
+        out, err = process.communicate(stdin, SETUP_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        raise SandboxError(f"`{shown}` took more than {SETUP_SECONDS:g} s") from error
     if process.returncode:
         said = err.decode("utf-8", "replace").strip()
-        raise SandboxError(f"`{' '.join(argv)}` failed: {said or process.returncode}")
+        raise SandboxError(f"`{shown}` failed: {said or f'exit status {process.returncode}'}")
     return out
 
 
 def skeleton(rows: Iterable[Row]) -> tuple[bytes, list[tuple[str, str]]]:
-    """A root file system for a layout: a tar file, and what to bind over it, source and target.
+    """The root file system of a layout: a tar file, and the (source, target) that are bound to it.
 
-    Links and all of /etc are in the tar file (an engine adds files of its own to /etc), and a place
-    for each thing that is bound.
+    The tar file has the links, a place for all that is bound, and /etc as a whole, since engines
+    put files of their own there.
     """
+    entries = {name: _entry(name, tarfile.DIRTYPE) for name in _FOLDERS}
+    entries["var/tmp"] = _entry("var/tmp", tarfile.SYMTYPE, link="../tmp")
+    bound: dict[str, str] = {}
+    for operation, source, target in rows:
+        if operation == "l":
+            entries[target] = _entry(target, tarfile.SYMTYPE, link=source)
+        elif operation == "?" and not os.path.exists(source):
+            continue
+        elif target.split("/")[0] == "etc":
+            entries.update(_copies(os.path.realpath(source), target))
+        else:
+            bound.pop(target, None)  # a later row lies over an earlier one
+            bound[target] = source
+            kind = tarfile.DIRTYPE if os.path.isdir(source) else tarfile.REGTYPE
+            entries[target] = _entry(target, kind)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for info, data in entries.values():
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue(), [(source, target) for target, source in bound.items()]
+
+
+_Entry = tuple[tarfile.TarInfo, bytes]
+
+
+def _entry(
+    name: str, kind: bytes, *, link: str = "", data: bytes = b"", mode: int = 0o755
+) -> _Entry:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size, info.mode = kind, link, len(data), mode
+    return info, data
+
+
+def _copies(source: str, target: str) -> Iterator[tuple[str, _Entry]]:
+    """Entries for `source` and all below it, but for devices, pipes and sockets."""
+    mode = os.lstat(source).st_mode
+    if stat.S_ISLNK(mode):
+        yield target, _entry(target, tarfile.SYMTYPE, link=os.readlink(source))
+    elif stat.S_ISDIR(mode):
+        yield target, _entry(target, tarfile.DIRTYPE, mode=stat.S_IMODE(mode))
+        for name in sorted(os.listdir(source)):
+            yield from _copies(f"{source}/{name}", f"{target}/{name}")
+    elif stat.S_ISREG(mode):
+        data = Path(source).read_bytes()
+        yield target, _entry(target, tarfile.REGTYPE, data=data, mode=stat.S_IMODE(mode))
