@@ -480,6 +480,7 @@ static char **become(size_t size, const int *streams)
 		_exit(126);
 	}
 	if (kind == PYTHON) {
+		prctl(PR_SET_NAME, "python3", 0, 0, 0);
 		PyOS_AfterFork_Child();
 		return words;
 	}
@@ -583,6 +584,7 @@ static char **be_pid_1(const int *fds, int store, long uid, long gid)
 	must(setsid(), "setsid");
 	int proxy = make_network();
 	must(sethostname("box", 3), "hostname");
+	prctl(PR_SET_NAME, "practicum-box", 0, 0, 0); /* also where the spawner is Python */
 	int can_be_layer = make_root(store, fds + 1 + box.groups);
 	/* the only descriptors that stay are the socket, the store, and what the proxy listens on */
 	int stay[] = {sock, store, proxy}, to = 3;

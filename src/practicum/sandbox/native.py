@@ -124,7 +124,7 @@ class Spawner:
         self._socket.send(b"L" + encode(rows))
         if preload:
             code = ZYGOTE.read_text()
-            words = [PYTHON, "-c", code, str(theirs_fd), str(_LIBRARY), *preload]
+            words = [PYTHON, "-c", code, str(theirs_fd), str(_LIBRARY), str(os.getpid()), *preload]
             with open(LIBRARY, "rb") as library:
                 request = pack(b"Z0", "/", words, ENVIRONMENT)
                 socket.send_fds(self._socket, [request], [library.fileno()])

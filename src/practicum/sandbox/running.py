@@ -15,6 +15,7 @@ import psutil
 from practicum.sandbox.cgroups import Cgroups
 
 _NAME = "practicum-box"
+_OWNER, _OWNER_OF_ZYGOTE = 2, 5  # which argument, in `box.c` and `zygote.py`
 _STALE = 60.0  # seconds after which an empty cgroup is nobody's
 
 
@@ -35,16 +36,17 @@ def running() -> list[Running]:
     found = []
     for process in psutil.process_iter(["name", "cmdline", "create_time", "uids"]):
         words = process.info["cmdline"] or []
-        if process.info["name"] != _NAME or len(words) != 3 or not _is_pid_1(process.pid):
+        if not words or process.info["name"] != _NAME or not _is_pid_1(process.pid):
             continue
+        owner = int(words[_OWNER if os.path.basename(words[0]) == _NAME else _OWNER_OF_ZYGOTE])
         with contextlib.suppress(psutil.Error):
             inside = process.children(recursive=True)
             sizes = [p.memory_info().rss for p in (process, *inside)]
             found.append(
                 Running(
                     process.pid,
-                    int(words[2]),
-                    _command(int(words[2])),
+                    owner,
+                    _command(owner),
                     process.info["uids"].real,
                     time.time() - process.info["create_time"],
                     len(inside),

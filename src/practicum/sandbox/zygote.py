@@ -1,6 +1,6 @@
 """Run by the boxes' own Python, as the spawner of boxes in which Python has already started.
 
-    python3 -c THIS CONTROL LIBRARY [MODULE...]
+    python3 -c THIS CONTROL LIBRARY OWNER [MODULE...]
 
 It imports the modules, then lets `box.c`, loaded as a library, make boxes. There, `spawn` returns
 in each process that is to run Python code; the rest of this file is what `python3 ARGS` would do,
@@ -148,4 +148,4 @@ def end(code: int) -> None:
 
 
 if __name__ == "__main__":
-    end(status(serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])[1:]))
+    end(status(serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[4:])[1:]))
