@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -62,8 +62,10 @@ class RootSettings(Strict):
 class BoxSettings(Strict):
     """How boxes are made and run."""
 
-    # auto: native if built, else bubblewrap; landlock is weak, see docs/sandbox.md
-    backend: str = Field("auto", pattern="^(auto|native|bubblewrap|landlock)$")
+    # auto: native if built, else bubblewrap; the others, see docs/sandbox.md
+    backend: Literal["auto", "native", "bubblewrap", "podman", "docker", "gvisor", "landlock"] = (
+        "auto"
+    )
     max_running: int = Field(4, ge=1)  # commands at once
     ahead: int = Field(0, ge=0)  # boxes made in quiet moments, before they are asked for
     require: list[str] = []  # limits without which not to begin: memory, cpus, processes, own_uid

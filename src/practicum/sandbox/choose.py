@@ -1,6 +1,7 @@
 """Which kind of box a machine gets: the native one where it was built, else bubblewrap's."""
 
 import logging
+import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,12 +10,17 @@ from practicum.sandbox.bubblewrap import BubblewrapBoxes
 from practicum.sandbox.layout import Root
 from practicum.sandbox.local import LocalBoxes
 from practicum.sandbox.native import NativeBoxes, helper
-from practicum.sandbox.weak import WeakBoxes
-
-WEAK = "landlock"
-_logger = logging.getLogger(__name__)
 
 BACKENDS: dict[str, type[LocalBoxes]] = {"native": NativeBoxes, "bubblewrap": BubblewrapBoxes}
+WEAK = "landlock"
+OTHERS = {  # only by name, and imported when they are named
+    WEAK: "practicum.sandbox.weak:WeakBoxes",
+    "podman": "practicum.sandbox.podman:PodmanBoxes",
+    "docker": "practicum.sandbox.podman:DockerBoxes",
+    "gvisor": "practicum.sandbox.gvisor:GvisorBoxes",
+}
+
+_logger = logging.getLogger(__name__)
 
 
 def open_boxes(
@@ -38,7 +44,7 @@ def open_boxes(
         except SandboxError:
             backend = "bubblewrap"
     known = {name: Root(**fields) for name, fields in (roots or {}).items()}
-    kind = WeakBoxes if backend == WEAK else BACKENDS[backend]
-    boxes = kind(max_running, ahead=ahead, roots=known)
+    kind = BACKENDS.get(backend) or pkgutil.resolve_name(OTHERS[backend])
+    boxes: LocalBoxes = kind(max_running, ahead=ahead, roots=known)
     boxes.capabilities.refuse_without(require)
     return boxes

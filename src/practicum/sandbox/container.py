@@ -11,25 +11,19 @@ exit status is the engine's; one over 128 counts as a signal, as every shell rep
 
 import asyncio
 import errno
-import io
 import os
 import resource
-import stat
 import subprocess
-import tarfile
 import time
 from abc import abstractmethod
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
@@ -47,7 +41,7 @@ from practicum.sandbox.command import (
 )
 from practicum.sandbox.contract import Result
 from practicum.sandbox.host import hard_limit
-from practicum.sandbox.layout import Root, Row
+from practicum.sandbox.layout import Root
 from practicum.sandbox.local import OPEN_FILES, Kind, LocalBox, LocalBoxes
 
 CAPABILITIES = ("CHOWN", "DAC_READ_SEARCH", "KILL")  # of the first process, and of our reading
@@ -80,7 +74,6 @@ LIMITS
 cd -- "${words[0]}" || exit 126
 exec env -i "${variables[@]}" "${words[@]:1}"
 """
-_FOLDERS = ("dev", "etc", "opt", "proc", "run", "sys", "tmp", "usr", "var", "workspace")
 _LONGEST = 1 << 17  # of one word, for the kernel
 _SAYS = 4096  # bytes kept of what an engine says
 
@@ -354,7 +347,8 @@ class First(Process):
         if self.alive:
             raise SandboxError(f"a box was not ready within {SETUP_SECONDS:g} s; lower max_running")
         await asyncio.sleep(0.01)  # its last words are on their way
-        raise SandboxError(f"the container engine made no box: {self.said() or 'no message'}")
+        cure = '; set runtime = "runc" in containers.conf' if "crun: cgroups" in self.said() else ""
+        raise SandboxError(f"the container engine made no box: {self.said() or 'no message'}{cure}")
 
     async def kill_others(self) -> int:
         """Have all others in the box killed, until none is left; how often memory has run out."""
@@ -426,56 +420,3 @@ def call(argv: Sequence[str], stdin: bytes = b"") -> bytes:
         said = err.decode("utf-8", "replace").strip()
         raise SandboxError(f"`{shown}` failed: {said or f'exit status {process.returncode}'}")
     return out
-
-
-def skeleton(rows: Iterable[Row]) -> tuple[bytes, list[tuple[str, str]]]:
-    """The root file system of a layout: a tar file, and the (source, target) that are bound to it.
-
-    The tar file has the links, a place for all that is bound, and /etc as a whole, since engines
-    put files of their own there.
-    """
-    entries = {name: _entry(name, tarfile.DIRTYPE) for name in _FOLDERS}
-    entries["var/tmp"] = _entry("var/tmp", tarfile.SYMTYPE, link="../tmp")
-    bound: dict[str, str] = {}
-    for operation, source, target in rows:
-        if operation == "l":
-            entries[target] = _entry(target, tarfile.SYMTYPE, link=source)
-        elif operation == "?" and not os.path.exists(source):
-            continue
-        elif target.split("/")[0] == "etc":
-            entries.update(_copies(os.path.realpath(source), target))
-        else:
-            bound.pop(target, None)  # a later row lies over an earlier one
-            bound[target] = source
-            kind = tarfile.DIRTYPE if os.path.isdir(source) else tarfile.REGTYPE
-            entries[target] = _entry(target, kind)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for info, data in entries.values():
-            tar.addfile(info, io.BytesIO(data))
-    return buffer.getvalue(), [(source, target) for target, source in bound.items()]
-
-
-_Entry = tuple[tarfile.TarInfo, bytes]
-
-
-def _entry(
-    name: str, kind: bytes, *, link: str = "", data: bytes = b"", mode: int = 0o755
-) -> _Entry:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname, info.size, info.mode = kind, link, len(data), mode
-    return info, data
-
-
-def _copies(source: str, target: str) -> Iterator[tuple[str, _Entry]]:
-    """Entries for `source` and all below it, but for devices, pipes and sockets."""
-    mode = os.lstat(source).st_mode
-    if stat.S_ISLNK(mode):
-        yield target, _entry(target, tarfile.SYMTYPE, link=os.readlink(source))
-    elif stat.S_ISDIR(mode):
-        yield target, _entry(target, tarfile.DIRTYPE, mode=stat.S_IMODE(mode))
-        for name in sorted(os.listdir(source)):
-            yield from _copies(f"{source}/{name}", f"{target}/{name}")
-    elif stat.S_ISREG(mode):
-        data = Path(source).read_bytes()
-        yield target, _entry(target, tarfile.REGTYPE, data=data, mode=stat.S_IMODE(mode))

@@ -21,13 +21,13 @@ class Capabilities(msgspec.Struct, frozen=True):
     """What is enforced on the boxes of this host; nothing is claimed that is not."""
 
     memory: Literal["cgroup", "private, per process"]
-    processes: Literal["cgroup and rlimit", "rlimit"]
+    processes: Literal["cgroup and rlimit", "cgroup", "rlimit"]
     cpus: Literal["cgroup", "not limited"]
     workspace: Literal["sized tmpfs", "each file"]
     own_uid: bool  # a uid of its own for each box, apart from every other on the host
     system_calls_filtered: bool
     network: Literal["none or by proxy", "own loopback", "no TCP"] = "none or by proxy"
-    kernel: Literal["shared"] = "shared"  # no wall against a kernel bug
+    kernel: Literal["shared", "user space"] = "shared"  # shared: no wall against a kernel bug
 
     def refuse_without(self, wanted: Collection[str]) -> None:
         """SandboxError when a limit in `wanted` does not hold for a box as a whole here."""

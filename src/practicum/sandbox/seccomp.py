@@ -15,12 +15,12 @@ from functools import cache
 _LOAD, _JUMP_EQUAL, _JUMP_GE, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NR, _ARCH = 0, 4
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NEW_NAMESPACES = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
-_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
-_TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+NEW_NAMESPACES = 0x7E020000  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET}
+FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK
+TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 
 # name: (number on x86_64, number on aarch64); None where the call does not exist.
-_CALLS: dict[str, tuple[int | None, int]] = {
+CALLS: dict[str, tuple[int | None, int]] = {
     "socket": (41, 198),
     "clone": (56, 220),
     "ioctl": (16, 29),
@@ -66,7 +66,7 @@ _CALLS: dict[str, tuple[int | None, int]] = {
     "iopl": (172, -1),
     "ioperm": (173, -1),
 }
-_ABSENT = {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "mq_open"}
+ABSENT = {"clone3", "io_uring_setup", "io_uring_enter", "io_uring_register", "mq_open"}
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column, AUDIT_ARCH_*
 
 
@@ -87,13 +87,13 @@ def program(*, weak: bool = False) -> bytes:
     if platform.machine() not in _MACHINES:
         return b""
     column, arch = _MACHINES[platform.machine()]
-    numbers = {name: row[column] for name, row in _CALLS.items() if row[column] not in (None, -1)}
+    numbers = {name: row[column] for name, row in CALLS.items() if row[column] not in (None, -1)}
 
     def argument(index: int) -> bytes:
         return _op(_LOAD, 16 + 8 * index)
 
     # Special calls: load an argument, decide, return. Each block is skipped when nr differs.
-    kept = _FAMILIES[:1] if weak else _FAMILIES
+    kept = FAMILIES[:1] if weak else FAMILIES
     families = b"".join(
         _op(_JUMP_EQUAL, family, yes=len(kept) - i) for i, family in enumerate(kept)
     )
@@ -105,12 +105,12 @@ def program(*, weak: bool = False) -> bytes:
         + _op(_RETURN, _ALLOW),
         "socket": argument(0) + families + _refuse(errno.EAFNOSUPPORT) + _op(_RETURN, _ALLOW),
         "clone": argument(0)
-        + _op(_JUMP_SET, _NEW_NAMESPACES, no=1)
+        + _op(_JUMP_SET, NEW_NAMESPACES, no=1)
         + _refuse(errno.EPERM)
         + _op(_RETURN, _ALLOW),
         "ioctl": argument(1)
-        + _op(_JUMP_EQUAL, _TERMINAL_INJECTION[0], yes=1)
-        + _op(_JUMP_EQUAL, _TERMINAL_INJECTION[1], no=1)
+        + _op(_JUMP_EQUAL, TERMINAL_INJECTION[0], yes=1)
+        + _op(_JUMP_EQUAL, TERMINAL_INJECTION[1], no=1)
         + _refuse(errno.EPERM)
         + _op(_RETURN, _ALLOW),
     }
@@ -119,6 +119,6 @@ def program(*, weak: bool = False) -> bytes:
         code += _op(_JUMP_GE, 0x40000000, no=1) + _refuse(errno.ENOSYS)
     for name, number in numbers.items():
         assert number is not None
-        block = blocks.get(name) or _refuse(errno.ENOSYS if name in _ABSENT else errno.EPERM)
+        block = blocks.get(name) or _refuse(errno.ENOSYS if name in ABSENT else errno.EPERM)
         code += _op(_JUMP_EQUAL, number, no=len(block) // 8) + block
     return code + _op(_RETURN, _ALLOW)
