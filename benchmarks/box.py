@@ -2,8 +2,9 @@
 
     python benchmarks/box.py [--quick]
 
-Peers in the same run: a plain `subprocess`, and bubblewrap with all namespaces but no limits. The
-last line is one JSON object; ratios are peer time divided by ours, so larger is better.
+Peers in the same run: a plain `subprocess`, bubblewrap with all namespaces but no limits, and
+nsjail and gVisor's runsc where they are installed. The last line is one JSON object; ratios are
+peer time divided by ours, so larger is better.
 """
 
 import argparse
@@ -27,6 +28,10 @@ from practicum.sandbox.local import LocalBoxes
 
 AT_ONCE = 4
 LIMITS = Limits(memory_mb=256, processes=64, workspace_mb=16)
+OTHERS = {  # the whole host to be read, no limits; runsc needs root here
+    "nsjail": "-Mo -q -R /usr -R /lib -R /lib64 -R /bin -T /tmp -- /bin/true",
+    "runsc": "--network=none --ignore-cgroups do true",
+}
 BWRAP = "--unshare-all --die-with-parent --new-session --ro-bind / / --dev /dev --proc /proc true"
 
 
@@ -156,6 +161,11 @@ async def measure(quick: bool) -> dict[str, object]:
         if bwrap:
             argv = [bwrap, *BWRAP.split()]
             rates["bwrap"].append(await asyncio.to_thread(peer_rate, argv, count))
+        for name, words in OTHERS.items():
+            path = shutil.which(name) if name != "runsc" or os.geteuid() == 0 else None
+            if path:
+                argv = [path, *words.split()]
+                rates[name] = [*rates.get(name, []), await asyncio.to_thread(peer_rate, argv, 10)]
     median = {name: statistics.median(found) for name, found in rates.items() if found}
     for name, value in median.items():
         print(f"{name:12} {value:8.1f} a second")
@@ -163,6 +173,7 @@ async def measure(quick: bool) -> dict[str, object]:
         "name": "box",
         "ratio_throughput_vs_bwrap": median["cold"] / median["bwrap"] if bwrap else None,
         "ratio_throughput_pooled_vs_bwrap": median["pooled"] / median["bwrap"] if bwrap else None,
+        **{f"ratio_throughput_vs_{n}": median["cold"] / median[n] for n in OTHERS if n in median},
         "ratio_warm_vs_subprocess": median["warm"] / median["subprocess"],
         "fork_child_ms": await fork_milliseconds(boxes, 3 if quick else 9),
         "timeout_overshoot_ms": await overshoot(boxes, 10 if quick else 30),

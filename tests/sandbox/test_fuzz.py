@@ -9,6 +9,7 @@ import contextlib
 import os
 import random
 import signal
+import time
 
 import pytest
 
@@ -178,3 +179,44 @@ async def test_whoever_dies_at_any_moment_the_next_box_works(victim: str) -> Non
             assert (await box.run(["echo", "well"])).stdout == b"well\n"
     await boxes.close()
     assert outcomes == {"finished", "said so"}
+
+
+IN_FLIGHT = """
+import array, os, socket
+ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(8)]
+for number, (one, other) in enumerate(ends):
+    kept = [os.open(place, os.O_RDONLY) for place in ("/workspace", "/proc", "/usr", "/dev/shm")]
+    kept += [e.fileno() for e in ends[(number + 1) % 8]]  # a ring of sockets that hold each other
+    one.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", kept))])
+server = socket.socket(socket.AF_UNIX)
+server.bind("\\0kept")
+open("/workspace/done", "w").write("x")
+os._exit(0)
+"""
+
+
+async def test_descriptors_in_flight_keep_nothing_of_a_box_alive(boxes: LocalBoxes) -> None:
+    held = len(os.listdir("/proc/self/fd"))
+    box = await boxes.open(limits=LIMITS)
+    assert (await box.run(["python3", "-c", IN_FLIGHT])).exit_code == 0
+    again = "import socket; s = socket.socket(1); s.bind('\\0kept'); print('free')"
+    assert (await box.run(["python3", "-c", again])).stdout == b"free\n"
+    (child,) = await box.fork(1)
+    assert (await child.read(["done"]))["done"].data == b"x"
+    await box.close()
+    await child.close()
+    await boxes.close()
+    assert len(os.listdir("/proc/self/fd")) <= held + 2  # the event loop's own
+
+
+async def test_a_clock_that_jumps_moves_no_deadline(
+    boxes: LocalBoxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await boxes.open(limits=LIMITS) as box:
+        for skew in (-1e9, 1e9):
+            real = time.time()
+            monkeypatch.setattr(time, "time", lambda real=real, skew=skew: real + skew)
+            begin = time.monotonic()
+            assert (await box.run(["sleep", "60"], seconds=0.3)).timed_out
+            assert 0.25 < time.monotonic() - begin < 10
+            assert not (await box.run(["true"], seconds=5)).timed_out
