@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from practicum.core import File, Limits, SandboxError
-from practicum.sandbox import Root
+from practicum.sandbox import NativeBoxes, Root
 from practicum.sandbox.local import SHARED_FROM, LocalBoxes
 
 LIMITS = Limits(workspace_mb=8)
@@ -114,3 +114,12 @@ async def test_a_root_that_cannot_be_is_said(rooted: LocalBoxes, name: str, mess
         async with await rooted.open(limits=LIMITS, root=name) as box:
             await box.run(["true"])
     assert not rooted._open
+
+
+@pytest.mark.usefixtures("native_built")
+async def test_a_root_of_too_many_entries_is_said(folder: Path) -> None:
+    mounts = {f"/opt/{'x' * 200}{number}": str(folder / "srv") for number in range(400)}
+    boxes = NativeBoxes(roots={"many": Root(mounts=mounts)})
+    with pytest.raises(SandboxError, match="too many"):
+        await boxes.open(root="many")
+    await boxes.close()

@@ -75,7 +75,7 @@ struct request {
 extern void PyOS_AfterFork_Child(void) __attribute__((weak)); /* of the interpreter, if we are one */
 
 static const char source[] __attribute__((used)) = "practicum-box source " SOURCE;
-static char layout[1 << 14];
+static char layout[1 << 16];
 static size_t layout_size;
 static struct sock_filter filter[4096];
 static unsigned short filter_size;

@@ -38,6 +38,7 @@ SOURCE = Path(__file__).with_name("box.c")
 PROGRAM = Path(__file__).with_name("practicum-box")  # made when the package is built
 LIBRARY = PROGRAM.with_suffix(".so")  # the same for an interpreter
 ZYGOTE = Path(__file__).with_name("zygote.py")
+_LAYOUT = 1 << 16  # bytes of a layout, as box.c has it
 _LIBRARY = 200  # its descriptor in the interpreter, as box.c has it
 
 
@@ -145,12 +146,17 @@ class Spawner:
 
 
 def encode(rows: Sequence[Row]) -> bytes:
-    """A layout as `box.c` reads it."""
+    """A layout as `box.c` reads it. SandboxError for one that is too long for it."""
     parts = [
         op.encode() + os.fsencode(source) + b"\0" + target.encode() + b"\0"
         for op, source, target in rows
     ]
-    return b"".join(parts)
+    encoded = b"".join(parts)
+    if len(encoded) >= _LAYOUT:
+        raise SandboxError(
+            f"a root of boxes has {len(rows)} entries, too many: mount a folder of them"
+        )
+    return encoded
 
 
 def pack(
