@@ -88,6 +88,12 @@ def test_a_spike_reverts_and_slows_down_and_is_not_taken_for_usual() -> None:
         assert (finding.check, finding.action) == ("spike", "revert")
         assert (flight.scale, flight.reverts) == (0.5**number, number)
     assert flight.gradient(4.0) is None
+    assert flight.reverts == 0
+    found = [flight.gradient(99.0) for _ in range(4)]
+    assert [f.action for f in found if f] == ["revert", "revert", "revert", "stop"]
+    still = Flight(FlightSettings())
+    assert all(still.gradient(0.0) is None for _ in range(6))
+    assert still.gradient(1.0) is None  # every sample was dropped before: nothing is usual
     young = Flight(FlightSettings())
     assert young.gradient(1.0) is None
     assert young.gradient(1000.0) is None  # nothing to compare with yet

@@ -1,7 +1,9 @@
 """What `Sandbox` and `Boxes` promise, shown on each kind of local box."""
 
 import asyncio
+import errno
 import hashlib
+import os
 import time
 
 import pytest
@@ -182,3 +184,19 @@ async def test_closed_boxes_refuse_and_close_twice(boxes: LocalBoxes) -> None:
 async def test_files_that_do_not_fit_are_our_error(boxes: LocalBoxes) -> None:
     with pytest.raises(SandboxError, match="workspace_mb"):
         await boxes.open([File("big", bytes(3 << 20))], Limits(workspace_mb=1))
+
+
+async def test_a_host_without_descriptors_is_our_failure(
+    boxes: LocalBoxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never an exit status of the guest: a grader would score it."""
+    async with await boxes.open() as box:
+
+        def full() -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(os, "pipe", full)
+        with pytest.raises(SandboxError, match="Too many open files"):
+            await box.run(["true"])
+        monkeypatch.undo()
+        assert (await box.run(["echo", "on"])).stdout == b"on\n"

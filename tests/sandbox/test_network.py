@@ -198,3 +198,42 @@ async def test_boxes_without_a_network_share_nothing_though_namespaces_are_used_
     for _ in range(3):
         async with await native.open() as other:
             assert (await other.run(["sh", "-c", look])).stdout.split()[1] == b"0"
+
+
+async def test_a_box_cannot_fill_our_memory_with_refusals(native: NativeBoxes) -> None:
+    code = """
+import socket
+for number in range(1200):
+    with socket.create_connection(("127.0.0.1", 3128)) as way:
+        place = b"x" * 5000 + b":%d" % (number + 1)
+        way.sendall(b"CONNECT " + place + b" HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+        way.recv(99)
+"""
+    async with await native.open(limits=Limits(network=("localhost:9",))) as box:
+        assert (await box.run(["python3", "-c", code], seconds=60)).exit_code == 0
+        asked = box.requests()
+    assert len(asked) == 1000
+    assert max(len(request.host) for request in asked) == 253
+
+
+async def test_a_connection_that_moves_one_way_is_not_idle(
+    native: NativeBoxes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("practicum.sandbox.network._IDLE_SECONDS", 0.4)
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        for _ in range(12):
+            writer.write(b"drop")
+            await writer.drain()
+            await asyncio.sleep(0.1)
+        writer.close()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with await native.open(limits=Limits(network=(f"127.0.0.1:{port}",))) as box:
+        assert await fetch(box, f"http://127.0.0.1:{port}/") == "drop" * 12
+        (asked,) = box.requests()
+        assert asked.error == ""
+    server.close()

@@ -1,5 +1,6 @@
 """Snapshots and forks: the same state in each, and from then on each its own."""
 
+import asyncio
 import io
 import os
 import tarfile
@@ -148,3 +149,11 @@ async def test_the_layers_of_closed_boxes_are_given_back(boxes: LocalBoxes) -> N
         return len(os.listdir("/proc/self/fd"))
 
     assert await chain() == await chain()
+
+
+async def test_snapshots_beside_commands_do_not_lock_up(kind: type[LocalBoxes]) -> None:
+    boxes = kind(max_running=1)
+    box = await boxes.open([File("f", b"x")], LIMITS)
+    work = [box.run(["true"]) if n % 2 else box.snapshot() for n in range(12)]
+    await asyncio.wait_for(asyncio.gather(*work), 60)
+    await boxes.close()

@@ -38,6 +38,7 @@ class FlightSettings(BaseModel):
     entropy: float = Field(0.1, ge=0, lt=1)  # what is left of the first steps' entropy
     drift: float = Field(2.0, gt=1)  # kl of recent steps, in medians of those before
     flat_steps: int = Field(10, ge=1)  # in a row without a group whose rewards differ
+    reverts: int = Field(3, ge=0)  # in a row, before the run stops
     slower: float = Field(0.5, gt=0, lt=1)  # learning rate after a revert, in those before
 
 
@@ -52,7 +53,7 @@ class Flight:
         }
         self.flat = int(state.get("flat", 0))
         self.scale = float(state.get("scale", 1.0))  # of the learning rate
-        self.reverts = int(state.get("reverts", 0))
+        self.reverts = int(state.get("reverts", 0))  # in a row
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs."""
@@ -125,15 +126,19 @@ class Flight:
         norms = self.history.setdefault("grad_norm", [])
         if len(norms) >= _LEAST:
             usual = median(norms[-4 * _LEAST :])
-            if norm > self.settings.spike * usual:
+            if usual > 0 and norm > self.settings.spike * usual:
                 self.scale *= self.settings.slower
                 self.reverts += 1
+                if self.reverts > self.settings.reverts:
+                    detail = f"{self.reverts} steps in a row had a gradient far above the usual"
+                    return Finding("spike", "stop", detail)
                 detail = (
                     f"the gradient's norm is {norm:.3g}, {norm / usual:.1f} times the usual; "
                     f"the learning rate is {self.scale:.3g} of what it was from here on"
                 )
                 return Finding("spike", "revert", detail)
         norms.append(norm)
+        self.reverts = 0
         return None
 
 

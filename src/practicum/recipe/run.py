@@ -14,7 +14,7 @@ from pathlib import Path
 from practicum.core import Group, RecipeError, Sample, Task, content_hash
 from practicum.domains import get_domain
 from practicum.engines.policy import SamplerPolicy
-from practicum.engines.trainer import LocalTrainer, TrainerSettings, read_weights
+from practicum.engines.trainer import LocalTrainer, read_weights
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
 from practicum.learn.curriculum import Cell, Curriculum
@@ -155,7 +155,8 @@ class _Run:
                 "probabilities cannot be compared: choose one of the same family"
             )
         self.progress.note(f"teacher: {name}")
-        return LocalTrainer(folder, TrainerSettings(dtype=self.recipe.trainer.dtype))
+        settings = self.recipe.trainer.model_copy(update={"lora": None})
+        return LocalTrainer(folder, settings, device=self.device)
 
     def _practise(
         self,

@@ -156,7 +156,7 @@ def _override(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError, source: str) -> str:
     lines = []
     for fault in error.errors():
-        place = [part for part in fault["loc"] if part not in ("sft", "rl")]
+        place = [part for part in fault["loc"] if part not in ("sft", "preference", "rl", "distil")]
         where = ".".join(map(str, place)) or "recipe"
         text = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":

@@ -61,6 +61,7 @@ class Cgroups:
         free = self._free.get(key, [])
         for index, group in enumerate(free):  # the one that ended first is the first to be empty
             if group.empty():
+                group.out_of_memory()  # of the box before
                 return free.pop(index)
         return Group(self._make(settings), key)
 

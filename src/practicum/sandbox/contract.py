@@ -1,7 +1,7 @@
 """The contract of a box: an isolated workspace that outlives commands and dies without a trace.
 
-Every box has its own namespaces, no network, limits on time, memory, processes and output. Errors
-of the box itself raise `SandboxError`; whatever the guest does is a `Result`.
+Every box has no network but what its task names, and limits on time, memory, processes and output.
+Errors of the box itself raise `SandboxError`; whatever the guest does is a `Result`.
 """
 
 from abc import ABC, abstractmethod

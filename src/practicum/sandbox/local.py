@@ -5,6 +5,7 @@ contract of that.
 """
 
 import asyncio
+import errno
 import os
 import posixpath
 import resource
@@ -135,11 +136,12 @@ class LocalBoxes(ABC):
         self._shared.move_to_end(key)
         if len(self._shared) > SHARED:
             self._shared.popitem(last=False)
+        task = self._shared[key]
         try:
-            return await asyncio.shield(self._shared[key])
-        except SandboxError:
-            self._shared.pop(key, None)
-            raise
+            return await asyncio.shield(task)
+        finally:
+            if task.done() and (task.cancelled() or task.exception()):
+                self._shared.pop(key, None)
 
     async def restore(self, snapshot: Snapshot) -> "LocalBox":
         """A fresh box that holds what another one held."""
@@ -343,7 +345,10 @@ class LocalBox(ABC):
                     output_bytes=limits.output_bytes,
                     python=python,
                 )
-        except (ValueError, OSError) as error:  # no kernel could run these words
+        except (ValueError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.E2BIG:
+                raise SandboxError(f"cannot run a command: {error}; is the host full?") from error
+            # no kernel could run these words
             return Result(b"", f"cannot run: {error}\n".encode(errors="replace"), exit_code=126)
 
     async def read(self, paths: Sequence[str], *, max_bytes: int = 1 << 20) -> dict[str, Artifact]:

@@ -5,9 +5,9 @@ as pid 1 of each; its first comment is the protocol. Each box has one socket to 
 when that socket does, however this process ends.
 
 Inside: /workspace, /tmp and /dev/shm (one tmpfs of `Limits.workspace_mb`, which persists over
-commands; nothing else can be written), a read-only /usr, pytest in /opt/python, a loopback and no
-other network, no capabilities, uid 1000, no way to a new namespace. Commands of one box run one
-after the other: at the end of each, all that it started is killed.
+commands; nothing else can be written), a read-only /usr, pytest in /opt/python, no network but what
+`Limits.network` names, no capabilities, uid 1000, no way to a new namespace. Commands of one box
+run one after the other: at the end of each, all that it started is killed.
 
 A snapshot is a stack of layers: what a box wrote stays as it is, and the box goes on with a new
 agent and an empty layer over it. So a fork costs a mount, however much the box holds.
@@ -19,6 +19,7 @@ import hashlib
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,7 @@ SOURCE = Path(__file__).with_name("box.c")
 PROGRAM = Path(__file__).with_name("practicum-box")  # made when the package is built
 LIBRARY = PROGRAM.with_suffix(".so")  # the same for an interpreter
 ZYGOTE = Path(__file__).with_name("zygote.py")
+_PAUSE = 0.005  # before a spawner is asked again
 _LAYOUT = 1 << 16  # bytes of a layout, as box.c has it
 _LIBRARY = 200  # its descriptor in the interpreter, as box.c has it
 
@@ -87,15 +89,16 @@ class NativeBoxes(LocalBoxes):
         box = NativeBox(self, 0, snapshot.limits, snapshot.kind, snapshot)
         return await self._start(box, b"")
 
-    def ask(self, request: bytes, fds: Sequence[int], kind: Kind) -> None:
+    async def ask(self, request: bytes, fds: Sequence[int], kind: Kind) -> None:
         """Have a spawner make a box, and a new spawner if there is none that lives."""
         for _ in range(2):
-            if kind not in self._spawners:
-                self._spawners[kind] = Spawner(self.layout(kind.root), kind.preload)
             try:
-                return self._spawners[kind].ask(request, fds)
+                if kind not in self._spawners:
+                    self._spawners[kind] = Spawner(self.layout(kind.root), kind.preload)
+                return await self._spawners[kind].ask(request, fds)
             except OSError:
-                self._spawners.pop(kind).close()
+                if kind in self._spawners:
+                    self._spawners.pop(kind).close()
         raise SandboxError("the spawner of boxes dies at once: is the host full?")
 
     async def close(self) -> None:
@@ -130,10 +133,21 @@ class Spawner:
                 request = pack(b"Z0", "/", words, ENVIRONMENT)
                 socket.send_fds(self._socket, [request], [library.fileno()])
         self._socket.send(b"F" + program())
+        self._socket.setblocking(False)
 
-    def ask(self, request: bytes, fds: Sequence[int]) -> None:
-        """Send a request; OSError when the process is gone."""
-        socket.send_fds(self._socket, [request], fds)
+    async def ask(self, request: bytes, fds: Sequence[int]) -> None:
+        """Send a request; OSError when the process is gone, SandboxError when it takes none."""
+        deadline = time.monotonic() + SETUP_SECONDS
+        while True:
+            try:
+                socket.send_fds(self._socket, [request], fds)
+                return
+            except BlockingIOError:  # it has not taken those before
+                if time.monotonic() > deadline:
+                    raise SandboxError(
+                        f"the spawner of boxes took no request for {SETUP_SECONDS:g} s"
+                    ) from None
+            await asyncio.sleep(_PAUSE)
 
     def close(self) -> None:
         """End the process. Its boxes live on until their own sockets end."""
@@ -255,11 +269,11 @@ class NativeBox(LocalBox):
         old, self._agent = self._agent, agent
         fds = [agent.theirs.fileno(), *self.group.doors, *(layer.fd for layer in layers)]
         try:
-            self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds, self.kind)
+            await self.boxes.ask(b"C" + " ".join(map(str, numbers)).encode(), fds, self.kind)
         finally:
             agent.theirs.close()
-        if old:
-            await unbroken(old.close())
+            if old:
+                await unbroken(old.close())
         await agent.ready()
         if self.proxy.hosts:
             await self.proxy.serve(await agent.listener())
@@ -286,7 +300,7 @@ class NativeBox(LocalBox):
 
     async def snapshot(self) -> Snapshot:
         """What the box holds now; see `Sandbox`."""
-        async with self._one:
+        async with self.boxes.turn(), self._one:  # in the order in which commands take them
             if self.closed or self._agent is None:
                 raise SandboxError("the box is closed: open another")
             if self._agent.can_be_layer:
@@ -295,9 +309,8 @@ class NativeBox(LocalBox):
                 taken = Layers(self, layers)
                 if not taken.deep_or_full():
                     self.shares_files = True
-                    async with self.boxes.turn():
-                        self._over = taken
-                        await self._begin(taken)
+                    self._over = taken
+                    await self._begin(taken)
                     return taken
         return await self.archive()
 

@@ -30,6 +30,8 @@ _HEAD_SECONDS = 30.0
 _IDLE_SECONDS = 120.0
 _CHUNK = 1 << 16
 _AT_ONCE = 32  # connections of one box
+_RECORDS = 1000  # requests that are remembered between two looks at them
+_LONGEST = 253  # characters of a host's name
 _ITS_OWN_DOING = (OSError, TimeoutError, h11.RemoteProtocolError)  # what it sent, that it hung up
 
 _logger = logging.getLogger(__name__)
@@ -85,6 +87,11 @@ class Proxy:
         listener.setblocking(False)
         self._server = await asyncio.start_server(self._connected, sock=listener)
 
+    def _record(self, request: Request) -> None:
+        """Keep a request, unless there are too many: a box must not fill our memory."""
+        if len(self.requests) < _RECORDS:
+            self.requests.append(request)
+
     async def close(self) -> None:
         """End every connection."""
         server, self._server = self._server, None
@@ -121,7 +128,7 @@ class Proxy:
         method, target = event.method.decode(), event.target.decode("ascii")
         host, port, path = _place(method, target)
         if (host, port) not in self.hosts:
-            self.requests.append(Request(method, host, port, allowed=False))
+            self._record(Request(method, host[:_LONGEST], port, allowed=False))
             writer.write(_answer(403, f"{host}:{port} is not among {sorted(self.hosts)}"))
             await writer.drain()
             return
@@ -131,7 +138,7 @@ class Proxy:
                 far_reader, far_writer = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError) as error:
             said = f"{type(error).__name__}: {error}"
-            self.requests.append(Request(method, host, port, allowed=True, error=said))
+            self._record(Request(method, host, port, allowed=True, error=said))
             writer.write(_answer(502, said))
             await writer.drain()
             return
@@ -141,6 +148,7 @@ class Proxy:
         else:
             first = _head(event, method, path) + first
         there, back = _Flow(reader, far_writer, first), _Flow(far_reader, writer)
+        there.other, back.other = back, there
         copies = [asyncio.create_task(flow.copy()) for flow in (there, back)]
         try:
             await asyncio.wait(copies, return_when=asyncio.FIRST_EXCEPTION)
@@ -149,12 +157,11 @@ class Proxy:
                 copy.cancel()
             await asyncio.gather(*copies, return_exceptions=True)
             far_writer.close()
+            failed = [c.exception() for c in copies if not c.cancelled() and c.exception()]
+            ended = f"{type(failed[0]).__name__}: {failed[0]}" if failed else ""
             spent = time.monotonic() - begin
-            self.requests.append(
-                Request(
-                    method, host, port, True, sent=there.size, received=back.size, seconds=spent
-                )
-            )
+            sizes = there.size, back.size
+            self._record(Request(method, host, port, True, ended, *sizes, seconds=spent))
 
 
 def _place(method: str, target: str) -> tuple[str, int, str]:
@@ -191,17 +198,26 @@ class _Flow:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes = b""
     ) -> None:
         self.reader, self.writer, self.size = reader, writer, len(first)
+        self.moved = time.monotonic()
+        self.other = self
         writer.write(first)
 
     async def copy(self) -> None:
-        """Until the end, or until nothing has come for long."""
+        """Until the end, or until nothing has moved for long, neither way."""
         while True:
+            try:
+                async with asyncio.timeout(_IDLE_SECONDS):
+                    chunk = await self.reader.read(_CHUNK)
+            except TimeoutError:
+                if time.monotonic() - self.other.moved < _IDLE_SECONDS:
+                    continue
+                raise
+            if not chunk:
+                break
+            self.size += len(chunk)
+            self.moved = time.monotonic()
+            self.writer.write(chunk)
             async with asyncio.timeout(_IDLE_SECONDS):
-                chunk = await self.reader.read(_CHUNK)
-                if not chunk:
-                    break
-                self.size += len(chunk)
-                self.writer.write(chunk)
                 await self.writer.drain()
         with contextlib.suppress(OSError):
             self.writer.write_eof()

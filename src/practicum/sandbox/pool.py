@@ -30,6 +30,7 @@ class Pool:
         self.size = size
         self._make = make
         self._ready: dict[_Sizes, list[LocalBox]] = {}
+        self._dead: set[LocalBox] = set()  # that died while they waited, to be closed
         self._filling: asyncio.Task[None] | None = None
         self._wanted: tuple[_Sizes, Limits]
         self._asked = 0.0  # when the last was asked for
@@ -56,6 +57,8 @@ class Pool:
             if box.alive:
                 box.limits = limits
                 taken = box
+            else:
+                self._dead.add(box)
         self._wanted, self._asked = (sizes, limits), time.monotonic()
         if self._filling is None or self._filling.done():
             self._filling = asyncio.create_task(self._fill())
@@ -64,6 +67,8 @@ class Pool:
     async def _fill(self) -> None:
         """Make boxes of the sizes asked for last, in place of others, until there are enough."""
         while _memory_left():
+            while self._dead:
+                await unbroken(self._dead.pop().close())
             quiet = time.monotonic() - self._asked
             if quiet < QUIET_SECONDS:
                 await asyncio.sleep(QUIET_SECONDS - quiet)
@@ -73,10 +78,10 @@ class Pool:
                 return
             if len(self) >= self.size:
                 others = next(boxes for key, boxes in self._ready.items() if boxes and key != sizes)
-                await others.pop(0).close()
+                await unbroken(others.pop(0).close())
             try:
                 box = await self._make(limits)
-            except SandboxError:
+            except (SandboxError, OSError):
                 return  # whoever opens a box next is told
             self._ready[sizes].append(box)
 

@@ -16,6 +16,7 @@ from practicum.sandbox.cgroups import Cgroups
 
 _NAME = "practicum-box"
 _OWNER, _OWNER_OF_ZYGOTE = 2, 5  # which argument, in `box.c` and `zygote.py`
+_DEPTH = 1  # pids of a process of our own pid namespace, as we see it
 _STALE = 60.0  # seconds after which an empty cgroup is nobody's
 
 
@@ -37,7 +38,7 @@ def running() -> list[Running]:
     for process in psutil.process_iter(["name", "cmdline", "create_time", "uids"]):
         words = process.info["cmdline"] or []
         if not words or process.info["name"] != _NAME or not _is_pid_1(process.pid):
-            continue
+            continue  # also a box that was made in a container: its owner's pid says nothing here
         owner = int(words[_OWNER if os.path.basename(words[0]) == _NAME else _OWNER_OF_ZYGOTE])
         with contextlib.suppress(psutil.Error):
             inside = process.children(recursive=True)
@@ -68,12 +69,12 @@ def clean() -> tuple[int, int]:
 
 
 def _is_pid_1(pid: int) -> bool:
-    """Whether a process is the first of a pid namespace below ours."""
+    """Whether a process is the first of a pid namespace right below ours."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):
                 pids = line.split()[1:]
-                return len(pids) > 1 and pids[-1] == "1"
+                return len(pids) == _DEPTH + 1 and pids[-1] == "1"
     return False
 
 

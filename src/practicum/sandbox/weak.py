@@ -113,8 +113,9 @@ class WeakBox(LocalBox):
         try:
             theirs = agent.theirs.fileno()
             command = [sys.executable, "-I", str(AGENT), str(theirs), str(self.uid)]
-            join = 'for door in "$@"; do [ "$door" = -- ] && break; echo 0 > "$door"; done; '
-            join += 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+            join = (
+                'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
+            )
             doors = [f"/proc/self/fd/{door}" for door in self.group.doors]
             spawn(
                 ["/bin/sh", "-c", join, "sh", *doors, "--", *command, json.dumps(rules)],
