@@ -6,6 +6,7 @@
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
 import signal
 import socket
@@ -46,7 +47,7 @@ class Ended:
 
 
 class Agent:
-    """One pid 1. Made by `Spawner.make`; `ready` must be awaited before anything is run."""
+    """One pid 1; its maker sends `theirs` away, and `ready` comes before anything is run."""
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -228,9 +229,8 @@ class _Streams:
     """The host's ends of a command's three streams; sends the request with the other ends."""
 
     def __init__(self, box: socket.socket, request: bytes, has_input: bool, cap: int) -> None:
-        out_r, out_w = os.pipe()
-        err_r, err_w = os.pipe()
-        in_r, in_w = os.pipe() if has_input else (_DEVNULL, -1)
+        (out_r, out_w), (err_r, err_w), *rest = _pipes(3 if has_input else 2)
+        in_r, in_w = rest[0] if rest else (_DEVNULL, -1)
         try:
             socket.send_fds(box, [request], [in_r, out_w, err_w])
         except OSError as error:
@@ -260,3 +260,16 @@ class _Streams:
         self.stop_feeding()
         self.out.finish()
         self.err.finish()
+
+
+def _pipes(count: int) -> list[tuple[int, int]]:
+    """So many pipes, or none and SandboxError."""
+    made: list[tuple[int, int]] = []
+    try:
+        for _ in range(count):
+            made.append(os.pipe())
+    except OSError as error:
+        for fd in itertools.chain(*made):
+            os.close(fd)
+        raise SandboxError(f"cannot open a pipe: {error}; is the host full?") from error
+    return made

@@ -17,12 +17,11 @@ import errno
 import math
 import os
 import resource
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox.cgroups import entrance
 from practicum.sandbox.command import (
     SETUP_SECONDS,
     Drain,
@@ -35,12 +34,10 @@ from practicum.sandbox.command import (
 )
 from practicum.sandbox.contract import Result
 from practicum.sandbox.host import Programs, advice, hard_limit
-from practicum.sandbox.layout import Root, Row
+from practicum.sandbox.layout import Row
 from practicum.sandbox.local import INODES, OPEN_FILES, WORKSPACE, Kind, LocalBox, LocalBoxes
 from practicum.sandbox.seccomp import program
 
-# Joins the cgroups named before "--", then becomes the rest of its arguments.
-_JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 # $1 mount options, $2 bytes of tar on standard input. bash reaps the orphans of its namespace.
 _KEEP = """
 set -e
@@ -69,17 +66,8 @@ _MOUNTS = {"b": "--ro-bind", "?": "--ro-bind-try", "l": "--symlink"}  # the oper
 class BubblewrapBoxes(LocalBoxes):
     """Makes bubblewrap boxes; implements `Boxes`."""
 
-    def __init__(
-        self,
-        max_running: int = 4,
-        *,
-        ahead: int = 0,
-        roots: Mapping[str, Root] | None = None,
-        delay: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """See `LocalBoxes`. SandboxError when the programs that make a box are not installed."""
+    def _set_up(self) -> None:
         self.programs = Programs.find()
-        super().__init__(max_running, ahead=ahead, roots=roots, delay=delay)
         self.capabilities = msgspec.structs.replace(self.capabilities, network="own loopback")
 
     def _new(self, slot: int, limits: Limits, kind: Kind) -> "BubblewrapBox":
@@ -122,7 +110,7 @@ class BubblewrapBox(LocalBox):
         drop = ["--reuid", str(self.uid), "--regid", str(self.uid), "--clear-groups"]
         setpriv = [programs.setpriv, *drop, "--inh-caps=-all"]
         argv = [
-            *self._join(),
+            *self.group.launcher(),
             *(setpriv if self.uid != os.geteuid() else []),
             *(programs.unshare, "--user", "--map-root-user", "--mount", "--propagation", "private"),
             *("--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -139,19 +127,6 @@ class BubblewrapBox(LocalBox):
         keeper, self._keeper = self._keeper, None
         if keeper:
             await unbroken(keeper.close())
-
-    def _join(self) -> list[str]:
-        """The words that put a launcher into the box's cgroups."""
-        if not self.group.folders:
-            return []
-        return [
-            "/bin/sh",
-            "-c",
-            _JOIN,
-            "sh",
-            *(str(entrance(folder)) for folder in self.group.folders),
-            "--",
-        ]
 
     async def _execute(
         self,
@@ -179,7 +154,7 @@ class BubblewrapBox(LocalBox):
             fds = ["--json-status-fd", str(status_fd)]
             if program():
                 fds += ["--seccomp", str(filter_fd)]
-            launcher = [*self._join(), *nsenter, "--", self.boxes.programs.bwrap]
+            launcher = [*self.group.launcher(), *nsenter, "--", self.boxes.programs.bwrap]
             command: list[str | bytes] = ["--", "/bin/sh", "-c", enter, "sh", *words]
             return [*launcher, *walls, *added, *fds, *command]
 

@@ -19,6 +19,8 @@ _ROOT = Path("/sys/fs/cgroup")
 _KEPT = 64  # cgroups of the same limits that wait for a box
 _QUOTAS = ("cpu.cfs_quota_us", "cpu.max")  # v1, v2
 _PERIOD = 100_000  # microseconds, the kernel's default
+# Joins the cgroups named before "--", then becomes the rest of its arguments.
+_JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 _SPARE = 12  # processes of ours that share the box's cgroup: keeper, launcher, bwrap, shells
 
 
@@ -157,6 +159,11 @@ class Group:
                 self._quota = os.open(folder / name, os.O_WRONLY | os.O_CLOEXEC)
         self._share = next((v for k, v in key if k.startswith("cpu/")), "")
         self._killed = self._count()
+
+    def launcher(self) -> list[str]:
+        """Words that put a process in, and then become the words after them."""
+        doors = [str(entrance(folder)) for folder in self.folders]
+        return ["/bin/sh", "-c", _JOIN, "sh", *doors, "--"] if doors else []
 
     @contextlib.contextmanager
     def hurried(self) -> Iterator[None]:

@@ -28,7 +28,6 @@ from typing import Any
 import msgspec
 
 from practicum.core import Limits, SandboxError
-from practicum.sandbox.cgroups import entrance
 from practicum.sandbox.container import (
     CAPABILITIES,
     FIRST,
@@ -45,8 +44,6 @@ from practicum.sandbox.skeleton import skeleton
 _PREFIX = "practicum-gvisor-"
 _OWN_MEMORY = 128  # megabytes that gVisor itself may take
 _OWN_TASKS, _TASKS_OF_ONE = 512, 32  # threads of its own, and more for a process of the guest
-# Joins the cgroups named before "--", then becomes the rest of its arguments.
-_JOIN = 'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
 
 
 class GvisorBoxes(ContainerBoxes):
@@ -125,9 +122,14 @@ class GvisorBox(ContainerBox):
         bundle = self.boxes.folder / self.name
         bundle.mkdir()
         (bundle / "config.json").write_text(json.dumps(config))
-        doors = [str(entrance(folder)) for folder in self.group.folders]
-        join = ["/bin/sh", "-c", _JOIN, "sh", *doors, "--"]
-        return [*join, *self.boxes.runsc, "run", "--bundle", str(bundle), self.name]
+        return [
+            *self.group.launcher(),
+            *self.boxes.runsc,
+            "run",
+            "--bundle",
+            str(bundle),
+            self.name,
+        ]
 
     def _config(self) -> dict[str, Any]:
         """The box as the runtime specification of the OCI describes it."""

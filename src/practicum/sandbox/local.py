@@ -87,6 +87,10 @@ class LocalBoxes(ABC):
         self._open: set[LocalBox] = set()
         self._shared: OrderedDict[tuple[object, ...], asyncio.Task[Snapshot]] = OrderedDict()
         self.pool = Pool(self._start_empty, ahead)
+        self._set_up()
+
+    def _set_up(self) -> None:  # noqa: B027
+        """What a kind of boxes needs besides; SandboxError where it cannot be had."""
 
     async def _start_empty(self, limits: Limits) -> "LocalBox":
         return await self._start(self._new(self.made, limits, Kind()), b"")

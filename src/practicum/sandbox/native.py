@@ -20,7 +20,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from practicum.sandbox.agent import Agent, Layer
 from practicum.sandbox.command import SETUP_SECONDS, spawn, unbroken
 from practicum.sandbox.contract import Archive, Result, Snapshot
 from practicum.sandbox.image import PYTHON
-from practicum.sandbox.layout import Root, Row
+from practicum.sandbox.layout import Row
 from practicum.sandbox.local import ENVIRONMENT, INODES, OPEN_FILES, Kind, LocalBox, LocalBoxes
 from practicum.sandbox.network import network
 from practicum.sandbox.seccomp import program
@@ -67,16 +67,7 @@ def source_hash() -> str:
 class NativeBoxes(LocalBoxes):
     """Makes native boxes; implements `Boxes`."""
 
-    def __init__(
-        self,
-        max_running: int = 4,
-        *,
-        ahead: int = 0,
-        roots: Mapping[str, Root] | None = None,
-        delay: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """See `LocalBoxes`."""
-        super().__init__(max_running, ahead=ahead, roots=roots, delay=delay)
+    def _set_up(self) -> None:
         self._spawners: dict[Kind, Spawner] = {}
 
     def _new(self, slot: int, limits: Limits, kind: Kind) -> "NativeBox":

@@ -9,11 +9,10 @@ user id as you. `docs/sandbox.md` says what that means. The agent is `weak_agent
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +21,6 @@ from practicum.core import Limits, SandboxError
 from practicum.sandbox.agent import Agent
 from practicum.sandbox.command import spawn
 from practicum.sandbox.contract import Result
-from practicum.sandbox.layout import Root
 from practicum.sandbox.local import KEPT, OPEN_FILES, Kind, LocalBox, LocalBoxes
 from practicum.sandbox.native import pack
 from practicum.sandbox.seccomp import program
@@ -36,21 +34,12 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 class WeakBoxes(LocalBoxes):
     """Makes weak boxes; implements `Boxes`, but for roots, hosts and sizes of workspaces."""
 
-    def __init__(
-        self,
-        max_running: int = 4,
-        *,
-        ahead: int = 0,
-        roots: Mapping[str, Root] | None = None,
-        delay: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        """See `LocalBoxes`. SandboxError where the kernel has no Landlock."""
+    def _set_up(self) -> None:
         if not landlock_version():
             raise SandboxError(
                 "this kernel has no Landlock (5.13 or later, in the list of its security modules), "
                 "without which the weak box would be no box: use another host"
             )
-        super().__init__(max_running, ahead=ahead, roots=roots, delay=delay)
         self.capabilities = msgspec.structs.replace(
             self.capabilities, workspace="each file", network="no TCP"
         )
@@ -113,14 +102,10 @@ class WeakBox(LocalBox):
         try:
             theirs = agent.theirs.fileno()
             command = [sys.executable, "-I", str(AGENT), str(theirs), str(self.uid)]
-            join = (
-                'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; exec "$@"'
-            )
-            doors = [f"/proc/self/fd/{door}" for door in self.group.doors]
             spawn(
-                ["/bin/sh", "-c", join, "sh", *doors, "--", *command, json.dumps(rules)],
+                [*self.group.launcher(), *command, json.dumps(rules)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs, *self.group.doors),
+                pass_fds=(theirs,),
             )
         except OSError as error:
             raise SandboxError(f"cannot start a box: {error}; is the host full?") from error
@@ -170,4 +155,4 @@ def _sweep() -> None:
         pid = folder.name.removeprefix(_PREFIX).split("-")[0]
         ours = os.geteuid() in (0, folder.stat().st_uid)
         if ours and not Path("/proc", pid).exists():
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(str(folder))
