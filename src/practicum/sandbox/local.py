@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 
 from practicum.core import Artifact, File, Limits, SandboxError
 from practicum.sandbox import archive
-from practicum.sandbox.agent import Agent
 from practicum.sandbox.cgroups import Cgroups, Group
 from practicum.sandbox.command import unbroken
 from practicum.sandbox.contract import Archive, Result, Sandbox, Snapshot
@@ -254,30 +253,6 @@ class LocalBox(ABC):
         is `python3` and may be a fork of one that has started before. Raises ValueError or OSError
         for words that no kernel could run, SandboxError for what is not the guest's doing.
         """
-
-    async def _finished(
-        self, agent: Agent, request: bytes, stdin: bytes, seconds: float, output_bytes: int
-    ) -> Result:
-        """Have an agent run a request, and say how it ended."""
-        try:
-            ended = await agent.run(
-                request, stdin, seconds=seconds, cap=output_bytes, group=self.group
-            )
-        except SandboxError:
-            if self.closed:
-                raise SandboxError("the box was closed while a command ran in it") from None
-            raise
-        code = ended.code
-        return Result(
-            stdout=bytes(ended.out.data),
-            stderr=bytes(ended.err.data),
-            exit_code=None if code is None or code < 0 else code,
-            timed_out=code is None,
-            signal=-code if code is not None and code < 0 else None,
-            output_cut=ended.out.cut or ended.err.cut,
-            out_of_memory=self.group.out_of_memory(),
-            seconds=ended.seconds,
-        )
 
     @abstractmethod
     async def _end(self) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from practicum.core import Limits, SandboxError
 from practicum.sandbox.agent import Agent, Layer
+from practicum.sandbox.agent_box import AgentBox
 from practicum.sandbox.command import SETUP_SECONDS, spawn, unbroken
 from practicum.sandbox.contract import Archive, Result, Snapshot
 from practicum.sandbox.image import PYTHON
@@ -202,7 +203,7 @@ class Layers(Snapshot):
             return await box.archive()
 
 
-class NativeBox(LocalBox):
+class NativeBox(AgentBox):
     """One native box; implements `Sandbox`. Made by `NativeBoxes.open`."""
 
     boxes: NativeBoxes
@@ -219,19 +220,6 @@ class NativeBox(LocalBox):
         self._over = over
         if over:
             self.uid = over.uid
-        self._one = asyncio.Lock()  # command at a time
-        self._agent: Agent | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can run commands, as far as is known."""
-        return self._agent is not None and self._agent.alive
-
-    @property
-    def pid(self) -> int:
-        """On this host, of the process with which the box ends."""
-        assert self._agent is not None
-        return self._agent.pid
 
     async def start(self, tar: bytes) -> None:
         """Make the box and lay the files of `tar` into its workspace."""
@@ -284,10 +272,7 @@ class NativeBox(LocalBox):
         folder, *argv = words
         kind = b"1" if reads_all else b"2" if python and self.kind.preload else b"0"
         request = pack(b"X" + kind, folder, argv, env)
-        async with self._one:
-            if self.closed or self._agent is None:
-                raise SandboxError("the box is closed: open another")
-            return await self._finished(self._agent, request, stdin, seconds, output_bytes)
+        return await self._ask(request, stdin, seconds=seconds, output_bytes=output_bytes)
 
     async def snapshot(self) -> Snapshot:
         """What the box holds now; see `Sandbox`."""

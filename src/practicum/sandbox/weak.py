@@ -19,9 +19,10 @@ import msgspec
 
 from practicum.core import Limits, SandboxError
 from practicum.sandbox.agent import Agent
+from practicum.sandbox.agent_box import AgentBox
 from practicum.sandbox.command import spawn
 from practicum.sandbox.contract import Result
-from practicum.sandbox.local import KEPT, OPEN_FILES, Kind, LocalBox, LocalBoxes
+from practicum.sandbox.local import KEPT, OPEN_FILES, Kind, LocalBoxes
 from practicum.sandbox.native import pack
 from practicum.sandbox.seccomp import program
 from practicum.sandbox.weak_agent import landlock_version
@@ -49,26 +50,10 @@ class WeakBoxes(LocalBoxes):
         return WeakBox(self, slot, limits, kind)
 
 
-class WeakBox(LocalBox):
+class WeakBox(AgentBox):
     """One weak box; implements `Sandbox`."""
 
     boxes: WeakBoxes
-
-    def __init__(self, boxes: WeakBoxes, slot: int, limits: Limits, kind: Kind) -> None:
-        super().__init__(boxes, slot, limits, kind)
-        self._one = asyncio.Lock()  # command at a time
-        self._agent: Agent | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it can run commands, as far as is known."""
-        return self._agent is not None and self._agent.alive
-
-    @property
-    def pid(self) -> int:
-        """Of its agent."""
-        assert self._agent is not None
-        return self._agent.pid
 
     async def start(self, tar: bytes) -> None:
         """Make the folder and the agent, and lay the files of `tar`."""
@@ -129,10 +114,7 @@ class WeakBox(LocalBox):
         folder, *argv = words
         env = {**env, "TMPDIR": f"{self.base}/tmp", "PYTHONPATH": f"{self.boxes.image}/python"}
         request = pack(b"X0", folder, argv, env)
-        async with self._one:
-            if self.closed or self._agent is None:
-                raise SandboxError("the box is closed: open another")
-            return await self._finished(self._agent, request, stdin, seconds, output_bytes)
+        return await self._ask(request, stdin, seconds=seconds, output_bytes=output_bytes)
 
     async def _end(self) -> None:
         """End the agent, which kills all that runs, and remove the folder."""
