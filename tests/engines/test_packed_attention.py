@@ -1,23 +1,41 @@
-"""Attention over a pack equals plain attention of each sample behind its prefix, gradients too."""
+"""Attention over a pack equals plain attention of each piece behind its prefix, gradients too."""
 
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from practicum.core import Sample
 from practicum.engines import packed_attention as module
 from practicum.engines.packed_attention import Tile, packed_attention
-from practicum.engines.packing import share_prefixes
 
-NOTHING = slice(0, 0)
-LAYOUTS = {
+Piece = tuple[int, int, tuple[slice, ...]]
+LAYOUTS: dict[str, tuple[list[Tile], list[Piece]]] = {
     "two samples": (
-        [Tile.of(0, [10], NOTHING), Tile.of(10, [7], slice(10, 10))],
-        [(0, 10, NOTHING), (10, 17, NOTHING)],
+        [Tile.of([(0, 10)]), Tile.of([(10, 7)])],
+        [(0, 10, ()), (10, 17, ())],
     ),
     "a shared prefix": (
-        [Tile.of(0, [6], NOTHING), Tile.of(6, [5, 3, 3], slice(0, 6))],
-        [(0, 6, NOTHING), (6, 11, slice(0, 6)), (11, 14, slice(0, 6)), (14, 17, slice(0, 6))],
+        [Tile.of([(0, 6)]), Tile.of([(6, 5), (11, 3), (14, 3)], (slice(0, 6),))],
+        [
+            (0, 6, ()),
+            (6, 11, (slice(0, 6),)),
+            (11, 14, (slice(0, 6),)),
+            (14, 17, (slice(0, 6),)),
+        ],
+    ),
+    "a tree": (  # 0-4 has the branches 4-9 and 9-11; 9-11 the branches 11-13 and 13-17
+        [
+            Tile.of([(0, 4)]),
+            Tile.of([(4, 5)], (slice(0, 4),)),
+            Tile.of([(9, 2)], (slice(0, 4),)),
+            Tile.of([(13, 4), (11, 2)], (slice(0, 4), slice(9, 11))),
+        ],
+        [
+            (0, 4, ()),
+            (4, 9, (slice(0, 4),)),
+            (9, 11, (slice(0, 4),)),
+            (11, 13, (slice(0, 4), slice(9, 11))),
+            (13, 17, (slice(0, 4), slice(9, 11))),
+        ],
     ),
 }
 
@@ -25,10 +43,13 @@ LAYOUTS = {
 def plain(q, k, v, samples, scale):
     outs = []
     for start, stop, prefix in samples:
-        keys, values = (torch.cat([x[:, :, prefix], x[:, :, start:stop]], 2) for x in (k, v))
+        keys, values = (
+            torch.cat([*(x[:, :, part] for part in prefix), x[:, :, start:stop]], 2) for x in (k, v)
+        )
         size = stop - start
         own = torch.ones(size, size, dtype=torch.bool).tril()
-        sees = torch.cat([torch.ones(size, prefix.stop - prefix.start, dtype=torch.bool), own], 1)
+        before = sum(part.stop - part.start for part in prefix)
+        sees = torch.cat([torch.ones(size, before, dtype=torch.bool), own], 1)
         outs.append(
             scaled_dot_product_attention(
                 q[:, :, start:stop], keys, values, attn_mask=sees, scale=scale, enable_gqa=True
@@ -56,21 +77,3 @@ def test_it_equals_plain_attention(layout: str, queries: int, monkeypatch) -> No
         strict=True,
     ):
         torch.testing.assert_close(a, b)
-
-
-def demonstration(tokens: list[int], prompt: int) -> Sample:
-    zeros = (0.0,) * len(tokens)
-    weights = (0.0,) * prompt + (1.0,) * (len(tokens) - prompt)
-    return Sample(tuple(tokens), zeros, weights, zeros, zeros)
-
-
-def test_samples_share_what_they_begin_with_and_nothing_that_is_trained() -> None:
-    system = list(range(40))
-    samples = [
-        demonstration([*system, 50, 1], 41),
-        demonstration([*system, 51, 2, 3], 41),
-        demonstration([99, *system], 30),
-    ]
-    shared = share_prefixes(samples)
-    assert [sample.prefix for sample in shared] == [40, 40, 0]
-    assert [sample.tokens for sample in shared] == [sample.tokens for sample in samples]

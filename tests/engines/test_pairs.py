@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from practicum.core import Sample
-from practicum.engines.packing import bundles
+from practicum.engines.packing import micro_batches
 from practicum.engines.trainer import LocalTrainer, TrainerSettings
 from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import dpo, ipo, paired
@@ -37,7 +37,6 @@ def pairs(seed: int = 0, count: int = 4) -> list[Sample]:
                     ce_weight=(0.0,) * len(own),
                     advantage=tuple(sign * x for x in own),
                     logprobs=(0.0,) * len(own),
-                    prefix=len(prompt),
                     group=str(number),
                     unit=str(number),
                 )
@@ -108,11 +107,11 @@ def test_a_policy_at_its_reference_has_the_loss_of_a_coin(sharp: Path) -> None:
     assert metrics["loss"] == pytest.approx(0.6931, abs=1e-3)
 
 
-def test_a_unit_is_never_parted(sharp: Path) -> None:
-    assert [len(bundle.samples) for bundle in bundles(pairs(), 1)] == [2] * 4
-    stranger = msgspec.structs.replace(pairs(5)[0], unit="0")
-    with pytest.raises(ValueError, match="must share a prefix"):
-        bundles([*pairs(), stranger], 100)
-    alone = msgspec.structs.replace(pairs()[0], prefix=0)
-    with pytest.raises(ValueError, match="must share a prefix"):
-        bundles([alone], 100)
+@pytest.mark.parametrize("budget", [1, 100])
+def test_a_unit_is_never_parted(budget: int) -> None:
+    stranger = msgspec.structs.replace(pairs(5)[0], unit="0")  # begins in another way
+    packs = micro_batches([*pairs(), stranger], budget)
+    found = [unit for pack in packs for unit in {s.unit for s in pack}]
+    assert sorted(found) == ["0", "1", "2", "3"]
+    if budget == 1:
+        assert sorted(len(pack) for pack in packs) == [2, 2, 2, 3]

@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from plain_model import plain_logprobs, plain_model
@@ -15,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from practicum.core import EngineError, Sample, StoreError
 from practicum.engines.contract import TokenLoss, Tokens
 from practicum.engines.head import token_logprobs
-from practicum.engines.packing import bundles, micro_batches
+from practicum.engines.packing import micro_batches, packed_tokens
 from practicum.engines.trainer import LocalTrainer, LoRASettings, TrainerSettings, read_weights
 from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import clip
@@ -46,7 +45,6 @@ def sample(
         advantage=tuple(advantage * x for x in own),
         logprobs=tuple(x * rng.uniform(-7, -5) for x in own),
         temperature=0.8 if kind == "rl" else 1.0,
-        prefix=len(prompt),
         group=group,
     )
 
@@ -101,17 +99,12 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
     return (off / size) ** 0.5
 
 
-def flat(batch: Sequence[Sample]) -> list[Sample]:
-    """The same samples without a shared prefix."""
-    return [msgspec.structs.replace(s, prefix=0) for s in batch]
-
-
 def shuffled(batch: Sequence[Sample]) -> list[Sample]:
     return random.Random(1).sample(list(batch), len(batch))
 
 
 @pytest.mark.parametrize("budget", [1, 60, 100_000])
-@pytest.mark.parametrize("layout", [list, flat, shuffled])
+@pytest.mark.parametrize("layout", [list, shuffled])
 def test_loss_and_gradient_are_the_plain_models_whatever_the_layout(
     sharp: Path, budget: int, layout: type
 ) -> None:
@@ -140,23 +133,12 @@ def test_a_repeated_sample_changes_nothing_in_a_mean(sharp: Path) -> None:
     assert distance(computed(sharp, [*batch, *batch])[1], computed(sharp, batch)[1]) < 1e-4
 
 
-def test_shared_prefixes_are_laid_out_once_and_budgets_hold() -> None:
-    batch = [s for s in batch_of() if s.group == "0"]
-    (whole,) = bundles(batch, 100_000)
-    assert whole.tokens == whole.prefix + sum(len(s.tokens) - whole.prefix for s in batch)
-    budget = whole.prefix + 25
+@pytest.mark.parametrize("budget", [1, 30, 60, 100_000])
+def test_budgets_hold_and_every_sample_is_there_once(budget: int) -> None:
     packs = micro_batches(batch_of(), budget)
-    assert sorted(len(s.tokens) for p in packs for b in p for s in b.samples) == sorted(
-        len(s.tokens) for s in batch_of()
-    )
+    assert sorted(s.tokens for pack in packs for s in pack) == sorted(s.tokens for s in batch_of())
     for pack in packs:
-        assert sum(b.tokens for b in pack) <= budget or sum(len(b.samples) for b in pack) == 1
-
-
-def test_a_weight_on_a_shared_prefix_is_refused(sharp: Path) -> None:
-    (bad,) = [msgspec.structs.replace(s, prefix=len(s.tokens)) for s in batch_of()[:1]]
-    with pytest.raises(ValueError, match="shared prefix cannot carry weight"):
-        computed(sharp, [bad])
+        assert packed_tokens(pack) <= budget or len(pack) == 1
 
 
 def test_bf16_arithmetic_stays_near_the_fp32_gradient(sharp: Path) -> None:

@@ -1,11 +1,11 @@
-"""Attention over a pack: each sample sees the prefix it shares and itself, nothing else.
+"""Attention over a pack: each sample sees what it shares with others and itself, nothing else.
 
 One autograd function over the whole pack, with plain matrix products: on CPUs they are faster than
 the fused kernel's backward pass. The attention weights are made again there, some queries at a
 time, as FlashAttention does (arXiv 2205.14135): memory grows with the length, not its square.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,24 +16,28 @@ QUERIES = 512  # positions of one block
 
 @dataclass
 class Tile:
-    """n samples padded to S tokens, behind a prefix that they share.
+    """n pieces padded to S tokens, behind a prefix that they share: P tokens in some slices.
 
     `index` [n, S] holds packed positions (padding repeats one), `valid` [n, S] marks tokens.
     """
 
     index: torch.Tensor
     valid: torch.Tensor
-    prefix: slice
+    prefix: tuple[slice, ...] = ()
     whole: "_Block | None" = None  # its only block, the same in every layer
 
     @staticmethod
-    def of(start: int, lengths: list[int], prefix: slice) -> "Tile":
-        """Samples of these lengths that lie one after the other from `start` on."""
-        sizes = torch.tensor(lengths)
-        starts = (start + torch.cumsum(sizes, 0) - sizes)[:, None]
-        column = torch.arange(max(lengths))
-        valid = column < sizes[:, None]
+    def of(pieces: Sequence[tuple[int, int]], prefix: tuple[slice, ...] = ()) -> "Tile":
+        """Pieces given by where they start and how long they are."""
+        starts, sizes = (torch.tensor(x)[:, None] for x in zip(*pieces, strict=True))
+        column = torch.arange(int(sizes.max()))
+        valid = column < sizes
         return Tile(torch.where(valid, starts + column, starts), valid, prefix)
+
+    @property
+    def behind(self) -> int:
+        """P, the number of tokens of the prefix."""
+        return sum(part.stop - part.start for part in self.prefix)
 
     def to(self, device: torch.device) -> "Tile":
         """The tile on another device."""
@@ -95,12 +99,15 @@ class _PackedAttention(torch.autograd.Function):
                 d_keys[:, seen] += d_scores.transpose(1, 2) @ queries[:, block.rows]
             at = tile.index[tile.valid]
             d_q[:, at] = _ungroup(d_queries, tile, heads)[tile.valid].transpose(0, 1)
-            own = tile.prefix.stop - tile.prefix.start
+            own = tile.behind
             for total, part in ((d_k, d_keys), (d_v, d_values)):
                 part = part.unflatten(0, (-1, kv_heads)).transpose(0, 1)  # [Hkv, n, P + S, D]
                 total[:, at] += part[:, :, own:][:, tile.valid]
                 if own:
-                    total[:, tile.prefix] += part[:, :, :own].sum(1)
+                    before = part[:, :, :own].sum(1)
+                    sizes = [piece.stop - piece.start for piece in tile.prefix]
+                    for piece, more in zip(tile.prefix, before.split(sizes, 1), strict=True):
+                        total[:, piece] += more
         return d_q[None], d_k[None], d_v[None], None, None
 
 
@@ -126,7 +133,7 @@ def _blocks(queries: torch.Tensor, tile: Tile) -> Iterator[_Block]:
 
 def _block(queries: torch.Tensor, tile: Tile, start: int, stop: int) -> _Block:
     share = queries.shape[1] // tile.index.shape[1]
-    prefix = tile.prefix.stop - tile.prefix.start
+    prefix = tile.behind
     row = torch.arange(start, stop, device=queries.device)
     hidden = torch.arange(prefix + stop, device=queries.device) - prefix > row[:, None]
     mask = queries.new_zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
@@ -165,7 +172,11 @@ def _gather(
     n = tile.index.shape[0]
     keys, values = (
         torch.cat(
-            [x[:, :, tile.prefix].expand(n, -1, -1, -1), x[0][:, tile.index].transpose(0, 1)], 2
+            [
+                *(x[:, :, part].expand(n, -1, -1, -1) for part in tile.prefix),
+                x[0][:, tile.index].transpose(0, 1),
+            ],
+            2,
         ).flatten(0, 1)
         for x in (k, v)
     )

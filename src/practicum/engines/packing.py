@@ -1,187 +1,163 @@
-"""Samples to micro-batches without padding; what samples share is laid out and computed once.
+"""Samples to micro-batches without padding; what samples begin with alike is there once.
 
-A group is [prefix][rest of sample 1][rest of sample 2]...: each rest sees the prefix and itself.
+A pack holds the nodes of its samples' prefix trees one after the other. Each token sees the nodes
+above its own, and its own node up to itself: what it would see if its sample were alone.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from itertools import pairwise
 
-import msgspec
+import numpy as np
 import torch
 
 from practicum.core import Sample
 from practicum.engines.contract import Tokens
 from practicum.engines.packed_attention import Tile, packed_attention
+from practicum.engines.prefix_tree import LEAST_SHARED, Node, common, trees
 
 ROWS = 8  # samples padded to a common length for attention
-LEAST_SHARED = 16  # tokens; sharing fewer is not worth the bookkeeping
 
 
-def share_prefixes(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples with `prefix` set to what neighbours in sorted order have in common.
+def micro_batches(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
+    """The samples in micro-batches of at most `budget` packed tokens.
 
-    For samples of different tasks (demonstrations): those that begin with the same system prompt
-    share it. The order of the samples is kept.
+    Those that begin alike are neighbours, and are parted into as few pieces as the budget allows,
+    of about one size. The pieces are put together, longest first. A sample that is longer than the
+    budget stands alone, and so does a unit, which is never parted.
     """
-    order = sorted(range(len(samples)), key=lambda i: samples[i].tokens)
-    made = list(samples)
-    cluster: list[int] = []
-    shared = 0
-
-    def close() -> None:
-        for i in cluster:
-            made[i] = msgspec.structs.replace(samples[i], prefix=shared if len(cluster) > 1 else 0)
-
-    for i in order:
-        own = samples[i]
-        if cluster:
-            common = _common(samples[cluster[0]].tokens, own.tokens, min(shared, _unweighted(own)))
-            if common >= max(LEAST_SHARED, shared // 2):
-                cluster.append(i)
-                shared = common
-                continue
-            close()
-        cluster, shared = [i], _unweighted(own)
-    close()
-    return made
-
-
-def _unweighted(sample: Sample) -> int:
-    """Number of tokens before the first that carries weight."""
-    pairs = zip(sample.rl_weight, sample.ce_weight, strict=True)
-    return next((t for t, (rl, ce) in enumerate(pairs) if rl or ce), len(sample.tokens))
-
-
-def _common(a: Sequence[int], b: Sequence[int], limit: int) -> int:
-    return next(
-        (t for t in range(min(limit, len(a), len(b))) if a[t] != b[t]), min(limit, len(a), len(b))
-    )
-
-
-@dataclass
-class Bundle:
-    """Samples with a common prefix of `prefix` tokens, which carry no weight."""
-
-    prefix: int
-    samples: list[Sample] = field(default_factory=list)
-
-    @property
-    def tokens(self) -> int:
-        """Number of packed tokens."""
-        return self.prefix + sum(len(s.tokens) - self.prefix for s in self.samples)
-
-
-def bundles(samples: Sequence[Sample], budget: int) -> list[Bundle]:
-    """Bundles of at most `budget` packed tokens each; a longer sample, or unit, stands alone."""
-    shared: dict[tuple[int, ...], list[Sample]] = {}
-    places: dict[str, tuple[int, ...]] = {}
-    for sample in samples:
-        prefix = sample.prefix
-        if (prefix and any(sample.rl_weight[:prefix])) or any(sample.ce_weight[:prefix]):
-            raise ValueError(f"{sample.episode}: a shared prefix cannot carry weight")
-        place = sample.tokens[:prefix]
-        if sample.unit and (not prefix or places.setdefault(sample.unit, place) != place):
-            raise ValueError(f"{sample.episode}: samples of one unit must share a prefix")
-        shared.setdefault(sample.tokens[:prefix], []).append(sample)
-    made: list[Bundle] = []
-    for prefix_tokens, members in shared.items():
-        if not prefix_tokens:
-            made += [Bundle(0, [sample]) for sample in members]
-            continue
-        prefix, members = len(prefix_tokens), sorted(members, key=lambda s: len(s.tokens))
-        rests = sum(len(sample.tokens) - prefix for sample in members)
-        even = -(-rests // max(1, -(-rests // max(1, budget - prefix))))  # as few, but of one size
-        bundle = Bundle(prefix)
-        for sample in members:
-            rest = len(sample.tokens) - prefix
-            full = bundle.tokens + rest > budget or bundle.tokens - prefix + rest / 2 > even
-            if bundle.samples and full and not sample.unit:
-                made.append(bundle)
-                bundle = Bundle(prefix)
-            bundle.samples.append(sample)
-        made.append(bundle)
-    return made
-
-
-def micro_batches(samples: Sequence[Sample], budget: int) -> list[list[Bundle]]:
-    """Bundles put together, longest first, into micro-batches of at most `budget` packed tokens."""
-    batches: list[list[Bundle]] = []
+    pieces: list[tuple[int, list[Sample]]] = []
+    for run in _runs(samples):
+        pieces += _parted(run, budget)
+    batches: list[list[Sample]] = []
     sizes: list[int] = []
-    for bundle in sorted(bundles(samples, budget), key=lambda b: -b.tokens):
-        for i, size in enumerate(sizes):
-            if size + bundle.tokens <= budget:
-                batches[i].append(bundle)
-                sizes[i] += bundle.tokens
+    for size, piece in sorted(pieces, key=lambda p: -p[0]):
+        for i, there in enumerate(sizes):
+            if there + size <= budget:
+                batches[i] += piece
+                sizes[i] += size
                 break
         else:
-            batches.append([bundle])
-            sizes.append(bundle.tokens)
+            batches.append(piece)
+            sizes.append(size)
     return batches
+
+
+Unit = tuple[np.ndarray, list[Sample]]
+"""Samples that stay together, and the tokens of the first of them."""
+
+
+def _runs(samples: Sequence[Sample]) -> list[list[Unit]]:
+    """Units in sorted order; those of a run begin alike."""
+    units: dict[tuple[str, int], list[Sample]] = {}
+    for number, sample in enumerate(samples):
+        units.setdefault((sample.unit, -1 if sample.unit else number), []).append(sample)
+    ordered = [sorted(unit, key=lambda s: s.tokens) for unit in units.values()]
+    runs: list[list[Unit]] = []
+    for unit in sorted(ordered, key=lambda unit: unit[0].tokens):
+        tokens = np.array(unit[0].tokens)
+        if runs and common(runs[-1][-1][0], tokens) >= LEAST_SHARED:
+            runs[-1].append((tokens, unit))
+        else:
+            runs.append([(tokens, unit)])
+    return runs
+
+
+def _parted(run: Sequence[Unit], budget: int) -> list[tuple[int, list[Sample]]]:
+    """The units of a run in pieces of at most `budget` packed tokens, with their sizes."""
+    alone = [packed_tokens(unit) for _, unit in run]
+    shared = [common(a, b) for (a, _), (b, _) in pairwise(run)]
+    least = min(shared, default=0)
+    rests = sum(alone) - sum(shared) - least
+    even = -(-rests // max(1, -(-rests // max(1, budget - least))))
+    pieces: list[tuple[int, list[Sample]]] = []
+    for i, (_, unit) in enumerate(run):
+        more = alone[i] - shared[i - 1] if i else 0
+        size, piece = pieces[-1] if pieces else (0, [])
+        if pieces and size + more <= budget and size - least + more / 2 <= even:
+            pieces[-1] = (size + more, [*piece, *unit])
+        else:
+            pieces.append((alone[i], list(unit)))
+    return pieces
+
+
+def packed_tokens(samples: Sequence[Sample]) -> int:
+    """Number of tokens of one pack of these samples."""
+    return sum(node.size for tree in trees(samples) for node in tree.walk())
 
 
 class Packed:
     """One micro-batch as tensors, and the attention plan of its layout.
 
-    `source[i]` is the packed position that predicts `target[i]`; streams are aligned to the latter.
+    The N weighted tokens of the samples have the streams; `row[i]` is where among the U rows the
+    log-probability of the i-th is computed: that of `target` [U] behind packed position `source`.
+    Samples that share a weighted token share its row.
     """
 
-    def __init__(self, batch: Sequence[Bundle], device: str = "cpu") -> None:
-        ids: list[int] = []
-        positions: list[int] = []
-        source: list[int] = []
-        picked: list[tuple[int, int, int, float, float, float, float, float, float]] = []
-        self.places: list[tuple[Sample, int]] = []  # of each target
+    def __init__(self, samples: Sequence[Sample], device: str = "cpu") -> None:
+        ids: list[np.ndarray] = []
+        positions: list[np.ndarray] = []
+        self._tiles: list[Tile] = []
+        self.places: list[tuple[Sample, int]] = []  # of each weighted token
+        streams: list[tuple[float, ...]] = []
+        rows: dict[tuple[int, int, float], int] = {}
+        row: list[int] = []
         units: dict[tuple[int, str], int] = {}
-        sequences = 0
-        tiles: list[Tile] = []
-        for bundle in batch:
-            start = len(ids)
-            if bundle.prefix:
-                ids += bundle.samples[0].tokens[: bundle.prefix]
-                positions += range(bundle.prefix)
-            for sample in bundle.samples:
-                unit = units.setdefault((0 if sample.unit else sequences, sample.unit), len(units))
-                rest = len(ids) - bundle.prefix  # packed position of token t is rest + t
-                last = start + bundle.prefix - 1
-                for t in range(max(bundle.prefix, 1), len(sample.tokens)):
-                    if sample.rl_weight[t] or sample.ce_weight[t]:
-                        source.append(rest + t - 1 if t > bundle.prefix else last)
+        sequences = length = 0
+        for tree in trees(samples):
+            starts: dict[Node, int] = {}
+            for node in tree.walk():
+                starts[node] = length
+                ids.append(node.tokens[node.start : node.stop])
+                positions.append(np.arange(node.start, node.stop))
+                length += node.size
+                for sample in node.samples:
+                    unit = (0 if sample.unit else sequences, sample.unit)
+                    where = _where(node, starts)
+                    # Greedy samples (temperature 0) are scored at temperature 1.
+                    temperature = sample.temperature or 1.0
+                    for t in _weighted(sample):
+                        key = (int(where[t - 1]), sample.tokens[t], temperature)
+                        row.append(rows.setdefault(key, len(rows)))
                         self.places.append((sample, t))
-                        picked.append(
+                        streams.append(
                             (
-                                sample.tokens[t],
                                 sequences,
-                                unit,
+                                units.setdefault(unit, len(units)),
                                 sample.rl_weight[t],
                                 sample.ce_weight[t],
                                 sample.advantage[t],
                                 sample.logprobs[t],
                                 sample.reference[t] if sample.reference else math.nan,
-                                sample.temperature,
+                                sample.values[t] if sample.values else math.nan,
+                                sample.returns[t] if sample.returns else math.nan,
                             )
                         )
-                sequences += 1
-                ids += sample.tokens[bundle.prefix :]
-                positions += range(bundle.prefix, len(sample.tokens))
-            tiles += _tiles(start, bundle)
-        self._tiles = [tile.to(torch.device(device)) for tile in tiles]
-        self.ids = torch.tensor([ids], device=device)
-        self.positions = torch.tensor([positions], device=device)
-        self.source = torch.tensor(source, dtype=torch.long, device=device)
-        columns = list(zip(*picked, strict=True)) or [()] * 9
-        self.target, self.sequence, self.unit = (
-            torch.tensor(column, dtype=torch.long, device=device) for column in columns[:3]
-        )
-        self.rl_weight, self.ce_weight, self.advantage, self.logprobs, reference, temperature = (
-            torch.tensor(column, dtype=torch.float32, device=device) for column in columns[3:]
-        )
-        missing = bool(reference[self.rl_weight > 0].isnan().any())
-        self.reference = None if missing else reference.nan_to_num()
-        # Greedy samples (temperature 0) are scored at temperature 1.
-        self.temperature = torch.where(temperature > 0, temperature, torch.ones_like(temperature))
+                    sequences += 1
+            self._tiles += _tiles(tree, starts, torch.device(device))
 
-    def tokens(self, logprobs: torch.Tensor) -> Tokens:
+        def stream(values: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)
+
+        self.ids = torch.from_numpy(np.concatenate(ids))[None].to(device)
+        self.positions = torch.from_numpy(np.concatenate(positions))[None].to(device)
+        sources, targets, temperatures = zip(*rows, strict=True) if rows else ((), (), ())
+        self.source, self.target = (stream(x, torch.long) for x in (sources, targets))
+        self.temperature = stream(temperatures)
+        self.row = stream(row, torch.long)
+        columns = list(zip(*streams, strict=True)) or [()] * 9
+        self.sequence, self.unit = (stream(column, torch.long) for column in columns[:2])
+        self.rl_weight, self.ce_weight, self.advantage, self.logprobs, *optional = (
+            stream(column) for column in columns[2:]
+        )
+        self.reference, self.values, self.returns = map(self._whole, optional)
+
+    def _whole(self, values: torch.Tensor) -> torch.Tensor | None:
+        """A stream that every RL token has, or None."""
+        missing = bool(values[self.rl_weight > 0].isnan().any())
+        return None if missing else values.nan_to_num()
+
+    def tokens(self, logprobs: torch.Tensor, value: torch.Tensor | None = None) -> Tokens:
         """What a loss is told of them."""
         return Tokens(
             logprobs,
@@ -191,24 +167,53 @@ class Packed:
             self.rl_weight,
             self.reference,
             self.unit,
+            value,
+            self.values,
+            self.returns,
         )
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        """Each bundle by itself. See `engines.attention.Plan`."""
+        """Each node by itself, behind those above it. See `engines.attention.Plan`."""
         return packed_attention(q, k, v, self._tiles, scale)
 
 
-def _tiles(start: int, bundle: Bundle) -> list[Tile]:
-    """The prefix as a sample of its own, then the rests, some at a time, behind it."""
-    nothing = slice(start, start)
-    if len(bundle.samples) == 1:
-        return [Tile.of(start, [bundle.tokens], nothing)]
-    rest = start + bundle.prefix
-    tiles = [Tile.of(start, [bundle.prefix], nothing)]
-    lengths = [len(sample.tokens) - bundle.prefix for sample in bundle.samples]
-    for i in range(0, len(lengths), ROWS):
-        tiles.append(Tile.of(rest, lengths[i : i + ROWS], slice(start, start + bundle.prefix)))
-        rest += sum(lengths[i : i + ROWS])
-    return tiles
+def _weighted(sample: Sample) -> list[int]:
+    """Positions of the tokens that carry weight."""
+    pairs = zip(sample.rl_weight, sample.ce_weight, strict=True)
+    return [t for t, (rl, ce) in enumerate(pairs) if rl or ce]
+
+
+def _where(node: Node, starts: dict[Node, int]) -> np.ndarray:
+    """The packed position of each token of a sample that ends in `node`."""
+    path = [*node.path(), node]
+    return np.concatenate([starts[n] + np.arange(n.size) for n in path])
+
+
+def _tiles(tree: Node, starts: dict[Node, int], device: torch.device) -> list[Tile]:
+    """Every node of a tree with tokens in one tile; leaves of about one length share theirs."""
+    tiles: list[Tile] = []
+    for node in tree.walk():
+        above = _slices([*node.path(), node], starts)
+        leaves = sorted((n for n in node.children if not n.children), key=lambda n: -n.size)
+        while leaves:
+            longest = leaves[0].size
+            some = [leaf for leaf in leaves[:ROWS] if 2 * leaf.size >= longest]
+            leaves = leaves[len(some) :]
+            tiles.append(Tile.of([(starts[n], n.size) for n in some], above))
+        if node is tree or node.children:
+            tiles.append(Tile.of([(starts[node], node.size)], _slices(node.path(), starts)))
+    return [tile.to(device) for tile in tiles]
+
+
+def _slices(path: Sequence[Node], starts: dict[Node, int]) -> tuple[slice, ...]:
+    """Where the nodes of a path lie; neighbours in the pack are one slice."""
+    made: list[slice] = []
+    for node in path:
+        start, stop = starts[node], starts[node] + node.size
+        if made and made[-1].stop == start:
+            made[-1] = slice(made[-1].start, stop)
+        else:
+            made.append(slice(start, stop))
+    return tuple(made)
