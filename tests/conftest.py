@@ -47,13 +47,24 @@ def tiny() -> Path:
 @pytest.fixture(scope="session")
 def sharp(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same model with ten times its weights: opinionated, so that small errors show."""
+    return _sharpened(tiny, tmp_path_factory.mktemp("sharp") / "model")
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny mixture of experts, as opinionated."""
+    from practicum.models.reference import resolve
+
+    return _sharpened(resolve("tiny-moe:0").path, tmp_path_factory.mktemp("mixture") / "model")
+
+
+def _sharpened(plain: Path, folder: Path) -> Path:
     import shutil
 
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = tmp_path_factory.mktemp("sharp") / "model"
-    shutil.copytree(tiny, folder)
+    shutil.copytree(plain, folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -20,6 +20,8 @@ class Sample(msgspec.Struct, frozen=True):
     advantage: tuple[float, ...]
     logprobs: tuple[float, ...]  # the sampler's; 0 where it did not sample
     reference: tuple[float, ...] = ()  # log-probabilities of a frozen model; empty without one
+    values: tuple[float, ...] = ()  # what was expected to come when it was sampled; with a critic
+    returns: tuple[float, ...] = ()  # what came, the target of the values; with a critic
     temperature: float = 1.0
     prefix: int = 0  # samples with equal `tokens[:prefix]` may share its computation
     group: str = ""
@@ -31,8 +33,7 @@ class Sample(msgspec.Struct, frozen=True):
             len(s)
             for s in (self.tokens, self.rl_weight, self.ce_weight, self.advantage, self.logprobs)
         }
-        if self.reference:
-            lengths.add(len(self.reference))
+        lengths |= {len(s) for s in (self.reference, self.values, self.returns) if s}
         if len(lengths) != 1:
             raise ValueError(f"streams of different lengths: {sorted(lengths)}")
         if self.tokens and (self.rl_weight[0] or self.ce_weight[0]):

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.distributed import DistributedConfig
 from transformers.modeling_utils import AttentionInterface
 
 from practicum.core import EngineError
 from practicum.engines.fused import fuse
+from practicum.engines.rope import RopeSettings
 
 
 class Plan(Protocol):
@@ -49,14 +51,31 @@ _UNSUPPORTED = (
 )
 
 
-def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
+_MOVING = ("dynamic", "longrope")  # positions that change with the length of the text
+
+
+def load_model(
+    folder: Path,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    rope: RopeSettings | None = None,
+    parallel: DistributedConfig | None = None,
+) -> Any:
     """A causal language model from a safetensors folder, wired to our attention.
 
-    Raises EngineError for architectures whose attention or head we would compute wrongly.
+    `rope` scales its positions, unless they have that scaling already. Raises EngineError for
+    architectures whose attention or head we would compute wrongly.
     """
     try:
+        config = AutoConfig.from_pretrained(folder)
+        if rope:
+            rope.scale(config)
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="practicum"
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation="practicum",
+            distributed_config=parallel,
         )
     except (OSError, ValueError) as error:
         raise EngineError(f"cannot load the model in {folder}: {error}") from error
@@ -64,6 +83,8 @@ def load_model(folder: Path, dtype: torch.dtype, device: str = "cpu") -> Any:
     odd = [name for name in _UNSUPPORTED if getattr(config, name, None)]
     if getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None):
         odd.append("sliding_window")
+    if (kind := (getattr(config, "rope_parameters", None) or {}).get("rope_type")) in _MOVING:
+        odd.append(f"rope_type {kind!r}")
     if odd:
         raise EngineError(
             f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not "

@@ -114,6 +114,9 @@ class Tokens(NamedTuple):
     weight: Any  # of RL; 0 for a token that cross-entropy alone trains
     reference: Any = None  # of a frozen model, where the samples carry them
     unit: Any = None  # int64, which unit of the micro-batch
+    value: Any = None  # of the value head, with gradient, where the trainer has one
+    old_value: Any = None  # the samples' `values`, where they carry them
+    returns: Any = None  # where the samples carry them
 
 
 TokenLoss = Callable[[Tokens], tuple[Any, Mapping[str, Any]]]
@@ -132,6 +135,13 @@ class Trainer(Protocol):
 
     def score(self, batch: Sequence[Sample]) -> list[Sample]:
         """The samples with `reference`: the log-probabilities of their weighted tokens now."""
+        ...
+
+    def values(self, batch: Sequence[Sample]) -> list[Sample]:
+        """The samples with `values`: what the value head says before each weighted token.
+
+        Raises EngineError for a trainer without a value head.
+        """
         ...
 
     def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:

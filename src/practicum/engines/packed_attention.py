@@ -18,12 +18,14 @@ QUERIES = 512  # positions of one block
 class Tile:
     """n pieces padded to S tokens, behind a prefix that they share: P tokens in some slices.
 
-    `index` [n, S] holds packed positions (padding repeats one), `valid` [n, S] marks tokens.
+    `index` [n, S] holds packed positions (padding repeats one), `valid` [n, S] marks tokens. Where
+    a process has some of the queries only, `queries` [n, S] says where these lie among its own.
     """
 
     index: torch.Tensor
     valid: torch.Tensor
     prefix: tuple[slice, ...] = ()
+    queries: torch.Tensor | None = None
     whole: "_Block | None" = None  # its only block, the same in every layer
 
     @staticmethod
@@ -41,13 +43,19 @@ class Tile:
 
     def to(self, device: torch.device) -> "Tile":
         """The tile on another device."""
-        return Tile(self.index.to(device), self.valid.to(device), self.prefix)
+        queries = None if self.queries is None else self.queries.to(device)
+        return Tile(self.index.to(device), self.valid.to(device), self.prefix, queries)
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Where the queries lie, [n, S]."""
+        return self.index if self.queries is None else self.queries
 
 
 def packed_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: list[Tile], scale: float
 ) -> torch.Tensor:
-    """q [1, H, N, D], k and v [1, Hkv, N, D] -> [1, N, H, D]; tiles cover every position once."""
+    """q [1, H, M, D], k and v [1, Hkv, N, D] -> [1, M, H, D]; tiles cover every query once."""
     q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast the rotation leaves them in fp32
     return _PackedAttention.apply(q, k, v, tiles, scale)  # type: ignore[return-value]
 
@@ -70,7 +78,7 @@ class _PackedAttention(torch.autograd.Function):
             for block in _blocks(queries, tile):
                 weights = _weights(queries, keys, block, scale)
                 torch.bmm(weights, values[:, : block.seen], out=result[:, block.rows])
-            out[tile.index[tile.valid]] = _ungroup(result, tile, heads)[tile.valid]
+            out[tile.rows[tile.valid]] = _ungroup(result, tile, heads)[tile.valid]
         ctx.save_for_backward(q, k, v)
         ctx.tiles, ctx.scale = tiles, scale
         return out[None]
@@ -79,11 +87,11 @@ class _PackedAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         q, k, v = ctx.saved_tensors
         heads, kv_heads = q.shape[1], k.shape[1]
-        grad = grads[0][0].to(q.dtype)  # [N, H, D]
+        grad = grads[0][0].to(q.dtype)  # [M, H, D]
         d_q, d_k, d_v = (torch.zeros_like(x[0]) for x in (q, k, v))
         for tile in ctx.tiles:
             queries, keys, values = _gather(q, k, v, tile)
-            d_out = _group(grad.transpose(0, 1)[None], tile, kv_heads)
+            d_out = _group(grad.transpose(0, 1)[None], tile.rows, kv_heads)
             rows_valid = tile.valid.repeat_interleave(heads // kv_heads, 1)
             d_out *= rows_valid.repeat_interleave(kv_heads, 0)[..., None]
             d_queries = torch.empty_like(queries)
@@ -98,7 +106,9 @@ class _PackedAttention(torch.autograd.Function):
                 torch.bmm(d_scores, keys[:, seen], out=d_queries[:, block.rows])
                 d_keys[:, seen] += d_scores.transpose(1, 2) @ queries[:, block.rows]
             at = tile.index[tile.valid]
-            d_q[:, at] = _ungroup(d_queries, tile, heads)[tile.valid].transpose(0, 1)
+            d_q[:, tile.rows[tile.valid]] = _ungroup(d_queries, tile, heads)[tile.valid].transpose(
+                0, 1
+            )
             own = tile.behind
             for total, part in ((d_k, d_keys), (d_v, d_values)):
                 part = part.unflatten(0, (-1, kv_heads)).transpose(0, 1)  # [Hkv, n, P + S, D]
@@ -151,9 +161,9 @@ def _weights(
     return torch.softmax(torch.baddbmm(mask, rows, seen, alpha=scale), -1)
 
 
-def _group(x: torch.Tensor, tile: Tile, kv_heads: int) -> torch.Tensor:
-    """x [1, H, N, D] of the pack -> [n * Hkv, S * share, D]: heads that share a key together."""
-    picked = x[0][:, tile.index].unflatten(0, (kv_heads, -1))  # [Hkv, share, n, S, D]
+def _group(x: torch.Tensor, rows: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """x [1, H, M, D] at `rows` [n, S] -> [n * Hkv, S * share, D]: heads of a key together."""
+    picked = x[0][:, rows].unflatten(0, (kv_heads, -1))  # [Hkv, share, n, S, D]
     return picked.permute(2, 0, 3, 1, 4).flatten(0, 1).flatten(1, 2).contiguous()
 
 
@@ -180,4 +190,4 @@ def _gather(
         ).flatten(0, 1)
         for x in (k, v)
     )
-    return _group(q, tile, k.shape[1]), keys, values
+    return _group(q, tile.rows, k.shape[1]), keys, values

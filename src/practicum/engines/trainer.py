@@ -1,8 +1,6 @@
 """The local trainer: fp32 master weights, bf16 arithmetic, blind to algorithms.
 
-The model holds the weights rounded to bf16; masters, gradients and optimiser are fp32 beside it. A
-batch goes through in micro-batches of bounded size. The weights of its tokens are final, so neither
-packing nor the size of a micro-batch changes the gradient.
+The model holds the weights rounded to bf16; masters, gradients and optimiser are fp32 beside it.
 """
 
 import copy
@@ -15,22 +13,30 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
 
-import msgspec
 import torch
+import torch.distributed.checkpoint as dcp
 from pydantic import BaseModel, ConfigDict, Field
 from safetensors.torch import load_file, save_file
 
 from practicum.core import EngineError, Sample, StoreError
 from practicum.engines.attention import load_model
+from practicum.engines.checkpointing import Activations, limit_activations
 from practicum.engines.contract import TokenLoss, Weights
 from practicum.engines.head import fast_fp32_matmul, token_logprobs
 from practicum.engines.lora import LoRASettings, add_lora, merged
 from practicum.engines.memory import release_freed_memory
+from practicum.engines.optimizer import OptimizerName, make_optimizer
 from practicum.engines.packing import Packed, micro_batches
+from practicum.engines.passes import Outputs, Passes
+from practicum.engines.rope import RopeSettings, position_limit
 from practicum.engines.streams import Streams
+from practicum.engines.value_head import (
+    VALUE_HEAD,
+    read_value_head,
+    token_values,
+    write_value_head,
+)
 from practicum.models.digest import digest
-
-MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's state beside the number of steps
 
 
 class TrainerSettings(BaseModel):
@@ -40,6 +46,8 @@ class TrainerSettings(BaseModel):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"  # arithmetic; master weights are fp32
     micro_batch_tokens: int = Field(512, ge=1)  # packed tokens of one forward and backward pass
     streams: int = Field(2, ge=1)  # micro-batches at once on a CPU, which share its threads
+    activations: Activations = "keep"  # "recompute": a fraction of the memory, a third more time
+    optimizer: OptimizerName = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -47,25 +55,44 @@ class TrainerSettings(BaseModel):
     lora: LoRASettings | None = None
 
 
-class LocalTrainer:
-    """A `Trainer` on this machine's CPU or GPU."""
+class LocalTrainer(Passes):
+    """A `Trainer` on this machine's CPU or GPU.
 
-    def __init__(self, folder: Path, settings: TrainerSettings, *, device: str = "cpu") -> None:
+    With `value_head` it has one more parameter, read from the folder or zeros, which is trained,
+    saved and exported with the others, and is no part of what is published.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: TrainerSettings,
+        *,
+        device: str = "cpu",
+        value_head: bool = False,
+        rope: RopeSettings | None = None,
+    ) -> None:
         self.settings, self.device = settings, device
         self.dtype = getattr(torch, settings.dtype)
         self.fast = settings.dtype != "float32"
         self._streams = Streams(settings.streams if device == "cpu" else 1)
         self._rows: list[tuple[str, torch.Tensor]] = []
-        self.model = load_model(folder, torch.float32, device).train()
+        self.model = load_model(folder, torch.float32, device, rope).train()
+        self.limit = position_limit(self.model.config)
         if settings.lora:
             add_lora(self.model, settings.lora)
+        limit_activations(self.model, settings.activations)
         self.model.get_input_embeddings().sparse = True  # few rows of it have a gradient
         named = dict(self.model.named_parameters())
         trained = {name: p.data for name, p in named.items() if p.requires_grad}
+        if value_head:
+            width = self.model.get_input_embeddings().weight.shape[1]
+            trained[VALUE_HEAD] = read_value_head(folder, width).to(device)
         self.shapes = {name: tensor.shape for name, tensor in trained.items()}
         # All that is trained lies in one block of memory: it comes and goes as a whole.
         self.flat = torch.nn.Parameter(torch.cat([t.flatten() for t in trained.values()]))
-        self.masters = {name: p.data for name, p in named.items()} | self._views(self.flat.data)
+        views = self._views(self.flat.data)
+        self.value_head = views.pop(VALUE_HEAD, None)
+        self.masters = {name: p.data for name, p in named.items()} | views
         self.gradient: dict[str, torch.Tensor] = {}  # in fp32; empty before the first batch
         head = self.model.get_output_embeddings().weight
         (self.head,) = (name for name, parameter in named.items() if parameter is head)
@@ -73,87 +100,43 @@ class LocalTrainer:
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for model in self._models:
             self._idle.put(model)
-            for name in trained:
+            for name in views:
                 hook = partial(_add_gradient, weakref.ref(self), name)
                 model.get_parameter(name).register_post_accumulate_grad_hook(hook)
         self._give({n: t.to(self.dtype) for n, t in self.masters.items() if n not in trained})
         self._give_rounded()
-        self.optimizer = torch.optim.AdamW(
-            [self.flat],
-            lr=0.0,
+        self.optimizer = make_optimizer(
+            settings.optimizer,
+            self.flat,
             betas=settings.betas,
             eps=settings.eps,
             weight_decay=settings.weight_decay,
-            fused=True,
         )
         self.steps = 0
 
     def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
         """Add gradients; see `Trainer`. Returns the means of the loss and of its metrics."""
-        rl = sum(sum(sample.rl_weight) for sample in batch)
-        ce = sum(sum(sample.ce_weight) for sample in batch)
-
-        def backward(model: Any, packed: Packed) -> dict[str, float]:
-            logprobs, entropy = self._logprobs(model, packed)
-            total = torch.zeros((), device=self.device)
-            sums: dict[str, torch.Tensor] = {}
-            if rl:
-                losses, metrics = loss(packed.tokens(logprobs))
-                total = total + (losses * packed.rl_weight).sum()
-                for name, values in {**metrics, "entropy": entropy, "loss": losses}.items():
-                    sums[name] = (values.detach() * packed.rl_weight).sum() / rl
-            if ce:
-                nll = -(logprobs * packed.ce_weight).sum()
-                total = total + nll
-                sums["nll"] = nll.detach() / ce
-            total.backward()
-            return {name: float(value) for name, value in sums.items()}
-
         if self.flat.grad is None:
             self.flat.grad = torch.zeros_like(self.flat)
             self.gradient = self._views(self.flat.grad)
-        totals: dict[str, float] = {}
-        for sums in self._each(batch, backward):
-            for name, value in sums.items():
-                totals[name] = totals.get(name, 0.0) + value
+        totals = self._forward_backward(batch, loss)
         for name, grad in self._rows:
             self.gradient[name].index_add_(0, grad._indices()[0], grad._values().float())
         self._rows.clear()
         release_freed_memory()
-        totals["rl_tokens"] = float(sum(w > 0 for sample in batch for w in sample.rl_weight))
-        totals["ce_tokens"] = float(sum(w > 0 for sample in batch for w in sample.ce_weight))
         return totals
-
-    def score(self, batch: Sequence[Sample]) -> list[Sample]:
-        """The samples with `reference`; see `Trainer`."""
-        found = {id(sample): [0.0] * len(sample.tokens) for sample in batch}
-
-        @torch.no_grad()
-        def logprobs(model: Any, packed: Packed) -> None:
-            values = self._logprobs(model, packed)[0].tolist()
-            for (sample, t), value in zip(packed.places, values, strict=True):
-                found[id(sample)][t] = value
-
-        self._each(batch, logprobs)
-        return [msgspec.structs.replace(s, reference=tuple(found[id(s)])) for s in batch]
-
-    def evaluate(self, batch: Sequence[Sample]) -> dict[str, float]:
-        """Mean cross-entropy over the tokens with `ce_weight`."""
-        count = sum(sum(s.ce_weight) for s in batch)
-        if not count:
-            raise EngineError("nothing to evaluate: no token has cross-entropy weight")
-
-        @torch.no_grad()
-        def nll(model: Any, packed: Packed) -> float:
-            return -float((self._logprobs(model, packed)[0] * packed.ce_weight).sum())
-
-        return {"nll": sum(self._each(batch, nll)) / count, "tokens": count}
 
     def _each(self, batch: Sequence[Sample], work: Callable[[Any, Packed], Any]) -> list[Any]:
         """What `work` says of each micro-batch, in their order; several are at work at once."""
+        longest = max((len(sample.tokens) for sample in batch), default=0)
+        if longest > self.limit:
+            raise EngineError(
+                f"a sample of {longest} tokens is longer than the {self.limit} positions that the "
+                "model has: leave such samples out, or let [rope] scale its positions"
+            )
         packs = [
-            Packed(bundles, self.device)
-            for bundles in micro_batches(batch, self.settings.micro_batch_tokens)
+            Packed(samples, self.device)
+            for samples in micro_batches(batch, self.settings.micro_batch_tokens)
         ]
 
         def with_a_model(packed: Packed) -> Any:
@@ -166,12 +149,13 @@ class LocalTrainer:
         with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
             return self._streams.run(with_a_model, [p for p in packs if len(p.target)])
 
-    def _logprobs(self, model: Any, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    def _outputs(self, model: Any, packed: Packed) -> Outputs:
         hidden = model.get_decoder()(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
         ).last_hidden_state[0]
-        return token_logprobs(
-            hidden[packed.source],
+        hidden = hidden[packed.source]  # [U, D]
+        logprobs, entropy = token_logprobs(
+            hidden,
             self.masters[self.head],
             packed.target,
             packed.temperature,
@@ -179,6 +163,15 @@ class LocalTrainer:
             gradient=self.gradient.get(self.head),
             turn=self._streams.turn,
         )
+        values = None
+        if self.value_head is not None:
+            values = token_values(
+                hidden,
+                self.value_head,
+                gradient=self.gradient.get(VALUE_HEAD),
+                turn=self._streams.turn,
+            )[packed.row]
+        return Outputs(logprobs[packed.row], entropy[packed.row], values)
 
     def _add_gradient(self, name: str, parameter: torch.nn.Parameter) -> None:
         """Add a parameter's gradient to that of its fp32 master, and drop it."""
@@ -200,9 +193,7 @@ class LocalTrainer:
         norm = torch.nn.utils.clip_grad_norm_([self.flat], self.settings.max_grad_norm)
         accepted = accept(float(norm))
         if accepted:
-            for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self.optimizer.step()
+            self.optimizer.step(learning_rate)
             self.steps += 1
             self._give_rounded()
         self.flat.grad, self.gradient = None, {}
@@ -217,8 +208,8 @@ class LocalTrainer:
     def _give(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Let the models compute with these."""
         for model in self._models:
-            for name, tensor in tensors.items():
-                model.get_parameter(name).data = tensor
+            for name in tensors.keys() & self.masters.keys():
+                model.get_parameter(name).data = tensors[name]
 
     def _give_rounded(self) -> None:
         """The trained masters as they are now, in new memory: what was published stays."""
@@ -250,35 +241,29 @@ class LocalTrainer:
 
     def save(self, folder: Path) -> None:
         """Trained weights and optimiser state as safetensors, a file each."""
-        state = self.optimizer.state.get(self.flat, {})
-        for kind, flat in {"weights": self.flat.data, **state}.items():
-            if kind != "step":
-                save_file(self._views(flat), folder / f"{kind}.safetensors")
+        for kind, tensors in self._state().items():
+            save_file(tensors, folder / f"{kind}.safetensors")
         (folder / "trainer.json").write_text(json.dumps({"steps": self.steps}))
 
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote. Raises StoreError when it does not fit this model."""
         self.steps = json.loads((folder / "trainer.json").read_text())["steps"]
-        state = self.optimizer.state[self.flat]
-        state.clear()
-        if self.steps:
-            state["step"] = torch.tensor(float(self.steps))
-            state |= {moment: torch.empty_like(self.flat) for moment in MOMENTS}
-        for kind, flat in {"weights": self.flat.data, **state}.items():
-            if kind != "step":
-                self._read(folder / f"{kind}.safetensors", flat)
+        self.optimizer.begin(self.steps)
+        if (folder / ".metadata").exists():
+            _read_sharded(folder, self._state())
+        else:
+            for kind, tensors in self._state().items():
+                _read(folder / f"{kind}.safetensors", tensors)
         self._give_rounded()
 
-    def _read(self, path: Path, flat: torch.Tensor) -> None:
-        saved = load_file(path)
-        if self.shapes != {name: tensor.shape for name, tensor in saved.items()}:
-            raise StoreError(
-                f"the checkpoint in {path.parent} is of another model or another LoRA setting; "
-                "resume with the recipe it was made with"
-            )
-        for name, view in self._views(flat).items():
-            view.copy_(saved[name])
+    def _state(self) -> dict[str, dict[str, torch.Tensor]]:
+        """What is trained and what the optimiser remembers, each by the parameters' names."""
+        blocks = {"weights": self.flat.data, **self.optimizer.state()}
+        return {
+            kind: self._views(block) if block.shape == self.flat.shape else {kind: block}
+            for kind, block in blocks.items()
+        }
 
     def export(self, folder: Path) -> None:
         """The merged weights as a model folder that transformers and vLLM can load."""
@@ -287,6 +272,8 @@ class LocalTrainer:
             weights = self._merged()
         folder.mkdir(parents=True, exist_ok=True)
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        if self.value_head is not None:
+            write_value_head(folder, self.value_head)
         config.save_pretrained(folder)
 
 
@@ -297,6 +284,30 @@ def _add_gradient(
     owner = trainer()
     assert owner is not None
     owner._add_gradient(name, parameter)
+
+
+def _read(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill tensors with those that were saved."""
+    saved = load_file(path) if path.exists() else {}
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in saved.items()}:
+        raise _other_model(path.parent)
+    for name, tensor in tensors.items():
+        tensor.copy_(saved[name])
+
+
+def _read_sharded(folder: Path, state: dict[str, dict[str, torch.Tensor]]) -> None:
+    """The same, from a checkpoint of several processes."""
+    try:
+        dcp.load(state, checkpoint_id=folder, no_dist=True)
+    except dcp.api.CheckpointException as error:
+        raise _other_model(folder) from error
+
+
+def _other_model(folder: Path) -> StoreError:
+    return StoreError(
+        f"the checkpoint in {folder} is of another model, or of another LoRA setting or "
+        "optimizer; resume with the recipe it was made with"
+    )
 
 
 def _double(model: Any) -> Any:

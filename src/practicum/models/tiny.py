@@ -1,10 +1,11 @@
 """A tiny model with random weights and a small tokenizer, made here: for tests of the whole ring.
 
 Two layers, 64 wide, a byte-level vocabulary of at most 512 in which calls and common commands are
-short. The same seed gives the same bytes.
+short; on demand a mixture of four experts. The same seed gives the same bytes.
 """
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -56,17 +57,22 @@ the of and to in is that it with for on are be this from each only all not
 """
 
 
-def make_tiny(folder: Path, seed: int) -> None:
-    """Write the model of this seed into the existing `folder`."""
+def make_tiny(folder: Path, seed: int, *, mixture: bool = False) -> None:
+    """Write the model of this seed into the existing `folder`: Llama, or Qwen3's mixture."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        AutoModelForCausalLM,
+        LlamaConfig,
+        PreTrainedTokenizerFast,
+        Qwen3MoeConfig,
+    )
 
     backend = tiny_tokenizer()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, bos_token=_BEGIN, eos_token=_END, pad_token=_PAD
     )
     tokenizer.chat_template = _CHATML
-    config = LlamaConfig(
+    shape: dict[str, Any] = dict(
         vocab_size=backend.get_vocab_size(),
         hidden_size=64,
         intermediate_size=192,
@@ -79,9 +85,14 @@ def make_tiny(folder: Path, seed: int) -> None:
         eos_token_id=backend.token_to_id(_END),
         pad_token_id=backend.token_to_id(_PAD),
     )
+    if mixture:
+        shape |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
+        config: Any = Qwen3MoeConfig(**shape | dict(head_dim=16, norm_topk_prob=True))
+    else:
+        config = LlamaConfig(**shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     with quiet():
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

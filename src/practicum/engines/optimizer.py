@@ -1,0 +1,127 @@
+"""AdamW on one block of parameters, with moments in fp32 or in eight bits.
+
+Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101). In eight bits each run of 256
+moments has a scale of its own (Dettmers et al. 2022, arXiv 2110.02861), as bitsandbytes has it: 2
+bytes a parameter instead of 8.
+"""
+
+from typing import Any, Literal, Protocol
+
+import torch
+
+from practicum.core import EngineError
+
+OptimizerName = Literal["adamw", "adamw8bit"]
+CHUNK = 1 << 22  # parameters at once in eight bits: a CPU unpacks their moments into fp32
+
+
+class Optimizer(Protocol):
+    """Changes a block of parameters [N] in place by its gradient."""
+
+    def step(self, learning_rate: float) -> None:
+        """Apply the gradient that the block has."""
+        ...
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What it remembers, beside the number of steps; nothing before the first one.
+
+        The tensors are its own: what is written to them counts.
+        """
+        ...
+
+    def begin(self, steps: int) -> None:
+        """Start as after so many steps; what it remembers of them is for the caller to write."""
+        ...
+
+
+def make_optimizer(
+    name: OptimizerName,
+    block: torch.nn.Parameter,
+    *,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+) -> Optimizer:
+    """The optimiser of a block of parameters. Raises EngineError if its library is missing."""
+    made = {"adamw": AdamW, "adamw8bit": AdamW8bit}[name]
+    return made(block, betas=betas, eps=eps, weight_decay=weight_decay)
+
+
+class AdamW:
+    """Moments in fp32."""
+
+    def __init__(self, block: torch.nn.Parameter, **settings: Any) -> None:
+        self._block = block
+        self._optimizer = torch.optim.AdamW([block], lr=0.0, fused=True, **settings)
+
+    def step(self, learning_rate: float) -> None:
+        """See `Optimizer`."""
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        self._optimizer.step()
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """`exp_avg` and `exp_avg_sq`, each [N]."""
+        kept = self._optimizer.state.get(self._block, {})
+        return {name: kept[name] for name in ("exp_avg", "exp_avg_sq") if name in kept}
+
+    def begin(self, steps: int) -> None:
+        """See `Optimizer`."""
+        kept = self._optimizer.state[self._block]
+        kept.clear()
+        if steps:
+            kept["step"] = torch.tensor(float(steps))
+            kept |= {name: torch.zeros_like(self._block) for name in ("exp_avg", "exp_avg_sq")}
+
+
+class AdamW8bit:
+    """Moments in eight bits, some parameters at a time."""
+
+    def __init__(self, block: torch.nn.Parameter, **settings: Any) -> None:
+        try:
+            from bitsandbytes.optim import AdamW8bit as Library
+        except ImportError as error:
+            raise EngineError(
+                'optimizer = "adamw8bit" needs bitsandbytes: pip install "practicum[8bit]", or set '
+                '"adamw"'
+            ) from error
+        self._block = block
+        self._parts = [torch.nn.Parameter(part) for part in block.data.split(CHUNK)]
+        self._optimizer = Library(self._parts, lr=0.0, min_8bit_size=1, **settings)
+        self._state: dict[str, torch.Tensor] = {}
+
+    def step(self, learning_rate: float) -> None:
+        """See `Optimizer`."""
+        if not self._state:
+            self._allocate(0)
+        assert self._block.grad is not None
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        for part, grad in zip(self._parts, self._block.grad.split(CHUNK), strict=True):
+            part.grad = grad
+        self._optimizer.step()
+        for part in self._parts:
+            part.grad = None
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Codes `state1` and `state2`, uint8 [N], and the scales `absmax1`, `absmax2` of runs."""
+        return self._state
+
+    def begin(self, steps: int) -> None:
+        """See `Optimizer`."""
+        self._optimizer.state.clear()
+        self._state = {}
+        if steps:
+            self._allocate(steps)
+
+    def _allocate(self, steps: int) -> None:
+        """The library's own state of each part, laid out as one tensor of each kind."""
+        group = self._optimizer.param_groups[0]
+        for index, part in enumerate(self._parts):
+            self._optimizer.init_state(group, part, 0, index)
+        states = [self._optimizer.state[part] for part in self._parts]
+        for name in ("state1", "state2", "absmax1", "absmax2"):
+            whole = self._state[name] = torch.cat([state[name] for state in states])
+            views = whole.split([state[name].numel() for state in states])
+            for state, view in zip(states, views, strict=True):
+                state[name] = view
+        for state in states:
+            state["step"] = steps
