@@ -64,11 +64,14 @@ class Layout:
             )
         self.settings = settings
         if not dist.is_initialized():
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(minutes=10))
         self.rank = dist.get_rank()
         self.data, self.tensor = divmod(self.rank, settings.tensor)
         self.team, self.place = divmod(self.data, settings.context)
         self.teams = settings.shard * settings.replicate // settings.context
+        # For orders and results: it waits for as long as episodes are played.
+        self.control = dist.new_group(backend="gloo", timeout=timedelta(days=30))
 
     @cached_property
     def context_group(self) -> Any:
@@ -82,11 +85,6 @@ class Layout:
                 if self.rank in ranks:
                     mine = group
         return mine
-
-    @cached_property
-    def control(self) -> Any:
-        """For commands and results: it may wait for as long as episodes are played."""
-        return dist.new_group(backend="gloo", timeout=timedelta(days=30))
 
     @property
     def speaks(self) -> bool:

@@ -15,6 +15,7 @@ from torch.nn.functional import linear
 
 from practicum.core import EngineError, Stop
 from practicum.engines.attention import load_model
+from practicum.engines.blocked import blocked_weights
 from practicum.engines.contract import Completion, Follow, Prompt, Weights
 from practicum.engines.decoding import Decoding, Draw, Row
 from practicum.engines.head import fast_fp32_matmul
@@ -33,8 +34,8 @@ def uniform(noise: str, position: int) -> float:
 class LocalSampler:
     """A `Sampler` on this machine's CPU or GPU.
 
-    At most `max_rows` rows are decoded together; on the CPU as many such waves run side by side as
-    there are threads, each on one of them and with rows of its own.
+    At most `max_rows` rows are decoded together, since each step reads all weights once for all of
+    them. Where there are more rows and threads, further such waves run side by side.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class LocalSampler:
         stop_ids: Iterable[int],
         dtype: str = "bfloat16",
         device: str = "cpu",
-        max_rows: int = 32,
+        max_rows: int = 64,
         streams: int | None = None,
     ) -> None:
         self.model = load_model(folder, getattr(torch, dtype), device).eval().requires_grad_(False)
@@ -101,10 +102,15 @@ class LocalSampler:
                 stop_ids=self.stop_ids,
             ).run()
 
-        with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
-            self._streams.run(decode, _deal(prompts, self._streams.count))
+        # Both change what all threads of the process see, so they are set around them.
+        with fast_fp32_matmul(self.fast), blocked_weights(self.model):
+            self._streams.run(decode, _deal(prompts, self._waves(len(prompts))))
         release_freed_memory()
         return [last[index] for index in range(len(prompts))]
+
+    def _waves(self, rows: int) -> int:
+        """How many waves to decode side by side."""
+        return min(self._streams.count, -(-rows // self.max_rows))
 
     def _check(self) -> None:
         if self._stopped.is_set():

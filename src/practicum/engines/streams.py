@@ -20,10 +20,10 @@ Result = TypeVar("Result")
 
 
 class Streams:
-    """`count` items at once, each on its share of torch's threads; one item at a time if 1."""
+    """`count` items at once, each on its share of torch's threads. A lone item has them all."""
 
     def __init__(self, count: int) -> None:
-        threads = torch.get_num_threads()
+        self._threads = threads = torch.get_num_threads()
         self.count = max(1, min(count, threads))
         share_arenas(threads)
         self._pool = ThreadPoolExecutor(self.count, "stream", _begin, (threads // self.count,))
@@ -34,8 +34,9 @@ class Streams:
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """The results in the items' order. Raises what the first item to fail raised."""
-        if self.count == 1:
-            return [work(item) for item in items]
+        if self.count == 1 or len(items) == 1:
+            with _threads(self._threads):
+                return [work(item) for item in items]
         self._unfinished, self._taken = set(range(len(items))), defaultdict(set)
 
         def one(index: int) -> Result:
@@ -56,11 +57,12 @@ class Streams:
             for future in running:
                 if not future.cancelled():
                     future.exception()
+            self._unfinished = set()
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
         """Within the block every earlier item has had its turn of this name, or has ended."""
-        if self.count == 1:
+        if not self._unfinished:  # nobody else is at work
             yield
             return
         index = self._mine.index
@@ -72,6 +74,17 @@ class Streams:
         with self._moved:
             self._taken[name].add(index)
             self._moved.notify_all()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Torch's threads for this thread of ours; a new one has as many as another set last."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _begin(threads: int) -> None:

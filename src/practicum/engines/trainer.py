@@ -195,9 +195,10 @@ class LocalTrainer(Passes):
         if accepted:
             self.optimizer.step(learning_rate)
             self.steps += 1
-            self._give_rounded()
-        self.flat.grad, self.gradient = None, {}
+        self.flat.grad, self.gradient = None, {}  # before the rounded copy takes its place
         release_freed_memory()
+        if accepted:
+            self._give_rounded()
         return {"grad_norm": float(norm), "skipped": float(not accepted), "lr": learning_rate}
 
     def _views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
