@@ -22,6 +22,7 @@ class Sample(msgspec.Struct, frozen=True):
     reference: tuple[float, ...] = ()  # log-probabilities of a frozen model; empty without one
     values: tuple[float, ...] = ()  # what was expected to come when it was sampled; with a critic
     returns: tuple[float, ...] = ()  # what came, the target of the values; with a critic
+    routes: bytes = b""  # experts of the first tokens; see `engines.routing`
     temperature: float = 1.0
     prefix: int = 0  # samples with equal `tokens[:prefix]` may share its computation
     group: str = ""

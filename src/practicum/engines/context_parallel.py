@@ -35,7 +35,8 @@ class Share(Packed):
         self._tiles = [
             own for tile in self._tiles for own in _cut(tile, mine, slice_length, device)
         ]
-        mine = mine.to(device)
+        mine = self.mine = mine.to(device)
+        self.padding = padding
         filled = [torch.nn.functional.pad(x, (0, padding)) for x in (self.ids, self.positions)]
         self.ids, self.positions = (x[:, mine] for x in filled)
         place = torch.full((length + padding,), -1, device=device)
@@ -44,6 +45,13 @@ class Share(Packed):
         self.rows = len(self.source)
         self.source = place[self.source][self.own]
         self.target, self.temperature = self.target[self.own], self.temperature[self.own]
+
+    def routes(self, layers: int, k: int) -> torch.Tensor | None:
+        """Those of its own tokens."""
+        whole = super().routes(layers, k)
+        if whole is None:
+            return None
+        return torch.nn.functional.pad(whole, (0, 0, 0, 0, 0, self.padding), value=-1)[self.mine]
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float

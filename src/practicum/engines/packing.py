@@ -15,6 +15,7 @@ from practicum.core import Sample
 from practicum.engines.contract import Tokens
 from practicum.engines.packed_attention import Tile, packed_attention
 from practicum.engines.prefix_tree import LEAST_SHARED, Node, common, trees
+from practicum.engines.routing import unpacked_routes
 
 ROWS = 8  # samples padded to a common length for attention
 
@@ -98,6 +99,7 @@ class Packed:
         ids: list[np.ndarray] = []
         positions: list[np.ndarray] = []
         self._tiles: list[Tile] = []
+        self._nodes: list[Node] = []  # in the order in which they lie
         self.places: list[tuple[Sample, int]] = []  # of each weighted token
         streams: list[tuple[float, ...]] = []
         rows: dict[tuple[int, int, float], int] = {}
@@ -108,6 +110,7 @@ class Packed:
             starts: dict[Node, int] = {}
             for node in tree.walk():
                 starts[node] = length
+                self._nodes.append(node)
                 ids.append(node.tokens[node.start : node.stop])
                 positions.append(np.arange(node.start, node.stop))
                 length += node.size
@@ -171,6 +174,18 @@ class Packed:
             self.values,
             self.returns,
         )
+
+    def routes(self, layers: int, k: int) -> torch.Tensor | None:
+        """The experts of each token [N, layers, k] where its sample has them, else -1."""
+        if not any(node.through.routes for node in self._nodes):
+            return None
+        made = np.full((sum(node.size for node in self._nodes), layers, k), -1)
+        at = 0
+        for node in self._nodes:
+            known = unpacked_routes(node.through.routes, layers, k)[node.start : node.stop]
+            made[at : at + len(known)] = known
+            at += node.size
+        return torch.from_numpy(made).to(self.ids.device)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float

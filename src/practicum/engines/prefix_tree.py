@@ -22,6 +22,7 @@ class Node:
     start: int
     stop: int
     tokens: np.ndarray  # of a whole sample that passes through it, [T]
+    through: Sample  # this sample
     children: list["Node"] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)  # that end here
 
@@ -84,7 +85,7 @@ def _grow(
 def _node(
     run: Sequence[tuple[np.ndarray, Sample]], parent: Node | None, start: int, stop: int
 ) -> Node:
-    node = Node(parent, start, stop, run[0][0])
+    node = Node(parent, start, stop, *run[0])
     node.samples = [sample for array, sample in run if len(array) == stop]
     node.children = _grow([item for item in run if len(item[0]) > stop], node, stop)
     return node

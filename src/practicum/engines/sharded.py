@@ -29,6 +29,7 @@ from practicum.engines.packing import Packed, micro_batches
 from practicum.engines.parallel import Layout
 from practicum.engines.passes import Outputs, Passes
 from practicum.engines.rope import RopeSettings, position_limit
+from practicum.engines.routing import Routes
 from practicum.engines.trainer import TrainerSettings
 from practicum.models.digest import digest
 
@@ -58,6 +59,7 @@ class ShardedTrainer(Passes):
         limit_activations(self.model, settings.activations)
         self.model.get_output_embeddings().forward = self._head
         self.packed: Packed | None = None  # what the model is computing
+        self.routes = Routes(self.model)
         self.parameters = dict(self.model.named_parameters())
         self.optimizer = torch.optim.AdamW(
             self.parameters.values(),
@@ -111,6 +113,7 @@ class ShardedTrainer(Passes):
 
     def _outputs(self, model: Any, packed: Packed) -> Outputs:
         self.packed = packed
+        self.routes.follow(packed)
         logprobs, entropy = model(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
         ).logits

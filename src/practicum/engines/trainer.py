@@ -29,6 +29,7 @@ from practicum.engines.optimizer import OptimizerName, make_optimizer
 from practicum.engines.packing import Packed, micro_batches
 from practicum.engines.passes import Outputs, Passes
 from practicum.engines.rope import RopeSettings, position_limit
+from practicum.engines.routing import Routes
 from practicum.engines.streams import Streams
 from practicum.engines.value_head import (
     VALUE_HEAD,
@@ -97,6 +98,7 @@ class LocalTrainer(Passes):
         head = self.model.get_output_embeddings().weight
         (self.head,) = (name for name, parameter in named.items() if parameter is head)
         self._models = [self.model, *(_double(self.model) for _ in range(1, self._streams.count))]
+        self._routes = {id(model): Routes(model) for model in self._models}
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for model in self._models:
             self._idle.put(model)
@@ -150,6 +152,7 @@ class LocalTrainer(Passes):
             return self._streams.run(with_a_model, [p for p in packs if len(p.target)])
 
     def _outputs(self, model: Any, packed: Packed) -> Outputs:
+        self._routes[id(model)].follow(packed)
         hidden = model.get_decoder()(
             input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
         ).last_hidden_state[0]
