@@ -33,6 +33,7 @@ class TokenRecord(msgspec.Struct, frozen=True):
     ]  # of `ids` under the sampling distribution; empty for demonstrations
     digest: str  # of the weights that sampled; empty for demonstrations
     temperature: float = 1.0
+    routes: bytes = b""  # experts of the tokens fed since the turn before; see `engines.routing`
 
 
 class Turn(msgspec.Struct, frozen=True):

@@ -62,6 +62,7 @@ class Completion(msgspec.Struct, frozen=True):
     logprobs: tuple[float, ...]
     stop: Stop
     digest: str
+    routes: bytes = b""  # experts of the prompt and of `ids[:-1]`; see `engines.routing`
 
 
 class Weights(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import torch
 from practicum.core import Stop
 from practicum.engines.contract import Prompt
 from practicum.engines.kv import Prefix, Wave
+from practicum.engines.routing import Routes
 
 PREFILL_TOKENS = 4096  # padded tokens of one forward pass over prompts
 PERIOD = 8  # steps between two points at which rows join: each join costs a forward pass
@@ -38,6 +39,7 @@ class Row:
     prefix: Prefix | None = None
     suffix: torch.Tensor | None = None
     held: tuple[int, ...] = ()  # the tokens whose keys are in prefix and suffix
+    routes: list[torch.Tensor] = field(default_factory=list)  # experts of all tokens that were fed
     due: int = 0  # step at which `next` is waited for
     next: Future[Prompt | None] | None = None
 
@@ -46,7 +48,7 @@ class Row:
         self.prompt, self.ids, self.logprobs = prompt, [], []
         n = len(self.held)
         if not 0 < n < len(prompt.ids) or prompt.ids[:n] != self.held:
-            self.prefix, self.suffix, self.held = None, None, ()
+            self.prefix, self.suffix, self.held, self.routes = None, None, (), []
 
 
 class Decoding:
@@ -66,14 +68,16 @@ class Decoding:
         *,
         max_rows: int,
         stop_ids: Collection[int],
+        routes: Routes | None = None,
     ) -> None:
+        self.routes = routes
         self.model, self.draw, self.finish, self.check = model, draw, finish, check
         self.max_rows, self.stop_ids = max_rows, stop_ids
         self.waiting = deque(rows)  # have not begun
         self.seats: list[Row | None] = []  # rows of the wave; None: its turn is over, it may go
         self.parked: list[Row] = []  # between two turns
         self.known: dict[tuple[int, ...], Prefix] = {}  # of prompts that rows still begin with
-        self.wave = Wave(model)
+        self.wave = Wave(model, routes=routes)
         size = model.get_output_embeddings().weight.shape[1]
         # [seats, hidden], from which the next tokens are drawn
         self.hidden = torch.empty((0, size), dtype=model.dtype, device=model.device)
@@ -144,6 +148,10 @@ class Decoding:
         if taken:
             feed = torch.tensor(tokens)[:, None]
             self.hidden = self.wave.forward(feed, torch.ones(len(tokens), dtype=torch.long))
+            if self.wave.noted is not None:
+                for row, noted in zip(self.seats, self.wave.noted, strict=True):
+                    if row:
+                        row.routes.append(noted)
 
     def _end(self, seat: int, row: Row, stop: Stop) -> None:
         """A turn is over: the row waits for its next one, with all keys but its last token's."""
@@ -164,8 +172,11 @@ class Decoding:
             self._append(fresh, wave, torch.stack([row.prefix.last for row in fresh if row.prefix]))
         going_on = [row for row in rows if row.held]
         for chunk in _chunks(going_on, lambda row: len(row.prompt.ids) - len(row.held)):
-            wave = Wave(self.model, [(row.prefix, row.suffix) for row in chunk])
+            wave = Wave(self.model, [(row.prefix, row.suffix) for row in chunk], self.routes)
             hidden = _feed(wave, [row.prompt.ids[len(row.held) :] for row in chunk])
+            if wave.noted is not None:
+                for row, noted in zip(chunk, wave.noted, strict=True):
+                    row.routes.append(noted[: len(row.prompt.ids) - len(row.held)])
             self._append(chunk, wave, hidden)
 
     def _append(self, rows: list[Row], wave: Wave, hidden: torch.Tensor) -> None:
@@ -187,12 +198,14 @@ class Decoding:
         known = self.known | {prefix.ids: prefix for prefix in there if prefix}
         new = [ids for ids in dict.fromkeys(row.prompt.ids for row in rows) if ids not in known]
         for chunk in _chunks(new, len):
-            wave = Wave(self.model, [(None, None)] * len(chunk))
+            wave = Wave(self.model, [(None, None)] * len(chunk), self.routes)
             last = _feed(wave, chunk)
             for at, ids in enumerate(chunk):
-                known[ids] = Prefix(ids, wave.suffix(at), last[at])
+                noted = None if wave.noted is None else wave.noted[at, : len(ids)]
+                known[ids] = Prefix(ids, wave.suffix(at), last[at], noted)
         for row in rows:
             row.prefix = known[row.prompt.ids]
+            row.routes = [] if row.prefix.routes is None else [row.prefix.routes]
         later = {row.prompt.ids for row in self.waiting}
         self.known = {ids: prefix for ids, prefix in known.items() if ids in later}
 

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import pad
 
 from practicum.engines.attention import attend_with_lse, merge
+from practicum.engines.routing import Routes
 
 
 @dataclass(eq=False)
@@ -22,6 +23,7 @@ class Prefix:
     ids: tuple[int, ...]
     kv: torch.Tensor  # [layers, 2, Hkv, T, D]
     last: torch.Tensor  # hidden state of its last token, [hidden]
+    routes: torch.Tensor | None = None  # its experts, [T, layers, k]
 
 
 def _mask(allowed: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -37,11 +39,18 @@ class Wave:
     GROW = 64  # positions by which a slab grows
 
     def __init__(
-        self, model: Any, rows: Sequence[tuple[Prefix | None, torch.Tensor | None]] = ()
+        self,
+        model: Any,
+        rows: Sequence[tuple[Prefix | None, torch.Tensor | None]] = (),
+        routes: Routes | None = None,
     ) -> None:
-        """Rows, each with its prefix and its suffix so far, [layers, 2, Hkv, n, D]."""
+        """Rows, each with its prefix and its suffix so far, [layers, 2, Hkv, n, D].
+
+        With `routes`, `noted` holds the experts of the tokens that were fed last.
+        """
         config = model.config.get_text_config()
-        self.model = model
+        self.model, self.routes = model, routes
+        self.noted: torch.Tensor | None = None  # [R, C, layers, k]
         self.dtype, self.device = model.dtype, model.device
         self.kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -134,12 +143,16 @@ class Wave:
         plan = _Step(self, width)
         offset = before if self.shared is None else before + self.shared_lengths[self.owner]
         positions = offset[:, None] + torch.arange(width)
+        if self.routes:
+            self.routes.note()
         hidden = self.model.get_decoder()(
             input_ids=ids.to(self.device),
             position_ids=positions.to(self.device),
             use_cache=False,
             plan=plan,
         ).last_hidden_state
+        if self.routes:
+            self.noted = self.routes.noted().unflatten(0, ids.shape)
         self.lengths = before + counts
         return hidden[torch.arange(len(counts)), counts - 1]
 

@@ -76,6 +76,7 @@ class SamplerPolicy:
             completion.logprobs,
             completion.digest,
             self.temperature,
+            _latest(completion, len(ids), len(context) + len(completion.ids) - (not history)),
         )
         message = self.renderer.parse(completion.ids, completion.stop, tools)
         return Turn(message, completion.stop, record)
@@ -162,6 +163,15 @@ class SamplerPolicy:
             asking = self._asking.get(key)
             if asking is not None and not asking.done():
                 asking.set_exception(error)
+
+
+def _latest(completion: Completion, prompt: int, count: int) -> bytes:
+    """The experts of the last `count` tokens that were fed, of which there were `prompt` and more.
+
+    The last token of a turn is fed with the next one, so it is counted there.
+    """
+    size = len(completion.routes) // (prompt + len(completion.ids) - 1)
+    return completion.routes[len(completion.routes) - count * size :]
 
 
 def records(

@@ -6,6 +6,7 @@ weights of the same experts again, and these have a gradient (router replay: Ma 
 2510.11370).
 """
 
+import threading
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,8 +30,9 @@ class Routes:
 
     def __init__(self, model: Any) -> None:
         self._routers = [m for m in model.modules() if type(m).__name__ in ROUTERS]
+        self._seen = threading.local()  # samplers share a model between threads
         for router in self._routers:
-            router.given = router.seen = None
+            router.given, router.seen = None, self._seen
             router.forward = partial(_route, router)
 
     def __bool__(self) -> bool:
@@ -45,16 +47,12 @@ class Routes:
             router.given = None if routes is None else routes[:, layer]
 
     def note(self) -> None:
-        """Begin to note the experts of the tokens that come next."""
-        for router in self._routers:
-            router.seen = []
+        """Begin to note the experts of the tokens that come next in this thread."""
+        self._seen.chosen = []
 
     def noted(self) -> torch.Tensor:
-        """The experts of the tokens since `note`, [N, layers, k]."""
-        seen = torch.stack([torch.cat(router.seen) for router in self._routers], 1)
-        for router in self._routers:
-            router.seen = None
-        return seen
+        """The experts of the tokens of the forward pass since `note`, [N, layers, k]."""
+        return torch.stack(self._seen.__dict__.pop("chosen"), 1)
 
 
 def _route(router: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -66,8 +64,8 @@ def _route(router: Any, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
         if getattr(router, "norm_topk_prob", True):
             weights = weights / weights.sum(-1, keepdim=True)
         scores = weights.to(scores.dtype)
-    if router.seen is not None:
-        router.seen.append(chosen)
+    if (noted := getattr(router.seen, "chosen", None)) is not None:
+        noted.append(chosen)
     return logits, scores, chosen
 
 

@@ -20,6 +20,8 @@ from practicum.engines.contract import Completion, Follow, Prompt, Weights
 from practicum.engines.decoding import Decoding, Draw, Row
 from practicum.engines.head import fast_fp32_matmul
 from practicum.engines.memory import release_freed_memory
+from practicum.engines.rope import RopeSettings
+from practicum.engines.routing import Routes, packed_routes
 from practicum.engines.streams import Streams
 
 HEAD_ROWS = 4096  # rows of the head at a time, which oneDNN copies into bf16
@@ -47,8 +49,11 @@ class LocalSampler:
         device: str = "cpu",
         max_rows: int = 64,
         streams: int | None = None,
+        rope: RopeSettings | None = None,
     ) -> None:
-        self.model = load_model(folder, getattr(torch, dtype), device).eval().requires_grad_(False)
+        model = load_model(folder, getattr(torch, dtype), device, rope)
+        self.model = model.eval().requires_grad_(False)
+        self._routes = Routes(self.model)
         self.digest = ""
         self.stop_ids = frozenset(stop_ids)
         self.max_rows = max_rows
@@ -87,7 +92,8 @@ class LocalSampler:
         last: dict[int, Completion] = {}
 
         def finish(row: Row, stop: Stop) -> Future[Prompt | None] | None:
-            said = Completion(tuple(row.ids), tuple(row.logprobs), stop, self.digest)
+            routes = packed_routes(torch.cat(row.routes)) if row.routes else b""
+            said = Completion(tuple(row.ids), tuple(row.logprobs), stop, self.digest, routes)
             last[row.index] = said
             return follow(row.index, said) if follow else None
 
@@ -100,6 +106,7 @@ class LocalSampler:
                 self._check,
                 max_rows=self.max_rows,
                 stop_ids=self.stop_ids,
+                routes=self._routes,
             ).run()
 
         # Both change what all threads of the process see, so they are set around them.
