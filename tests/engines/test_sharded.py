@@ -127,7 +127,7 @@ def test_a_checkpoint_and_an_export_are_whole(
 
 def test_processes_that_are_not_there_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    with pytest.raises(EngineError, match="torchrun --nproc-per-node 4"):
+    with pytest.raises(EngineError, match="torchrun --standalone --nproc-per-node 4"):
         Layout(ParallelSettings(shard=2, tensor=2), "cpu")
     with pytest.raises(ValueError, match="context must divide"):
         ParallelSettings(shard=2, context=3)

@@ -171,6 +171,33 @@ def test_a_new_head_says_nothing_and_a_step_teaches_it(sharp: Path) -> None:
     assert errors[-1] < 0.5 * errors[0]
 
 
+def test_a_head_has_its_own_rate_and_its_own_bound(folder: Path) -> None:
+    def moved(**options: float) -> tuple[torch.Tensor, dict[str, torch.Tensor], float]:
+        bound = TrainerSettings(dtype="float32", max_grad_norm=0.5, eps=1e-3)
+        trainer = LocalTrainer(folder, bound, value_head=True, **options)  # type: ignore[arg-type]
+        assert trainer.value_head is not None
+        before = trainer.value_head.clone()
+        trainer.forward_backward(aggregated(batch_of()), with_values(clip(), 50.0))
+        policy = [g for name, g in trainer.gradient.items() if name != VALUE_HEAD]
+        wanted = sum(float(g.square().sum()) for g in policy) ** 0.5
+        norm = trainer.step(1e-3)["grad_norm"]
+        assert norm == pytest.approx(wanted, rel=1e-4)
+        assert norm > 0.5
+        return trainer.value_head - before, trainer.publish().tensors, norm
+
+    plain, quick = moved(), moved(head_rate=20.0)
+    assert torch.allclose(quick[0], 20 * plain[0], rtol=1e-3, atol=1e-6)
+    assert plain[0].any()
+    assert all(torch.equal(t, quick[1][name]) for name, t in plain[1].items())
+
+
+def test_a_heads_gradient_that_is_no_number_drops_the_step(folder: Path) -> None:
+    trainer = LocalTrainer(folder, FP32, value_head=True)
+    trainer.forward_backward(aggregated(batch_of()), with_values(clip(), 0.5))
+    trainer.gradient[VALUE_HEAD].fill_(float("nan"))
+    assert trainer.step(1e-3)["skipped"] == 1.0
+
+
 @pytest.mark.parametrize("settings", [FP32, TrainerSettings(), LORA], ids=["fp32", "bf16", "lora"])
 def test_a_head_is_no_part_of_the_policy(folder: Path, settings: TrainerSettings) -> None:
     trainer = LocalTrainer(folder, settings, value_head=True)

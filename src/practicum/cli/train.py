@@ -17,10 +17,12 @@ from practicum.cli.screen import stdout
 from practicum.cli.tables import headline
 from practicum.core import RecipeError, SandboxError, StoreError
 from practicum.domains import Domain, get_domain
+from practicum.engines.workers import Workers, joined
 from practicum.evaluate.audit import is_audited
 from practicum.evaluate.summary import build_summary
 from practicum.models.reference import resolve
 from practicum.recipe import Recipe, load_recipe, train
+from practicum.recipe.evaluate import set_up_torch
 from practicum.recipe.settings import parse_recipe
 from practicum.sandbox.choose import open_boxes
 from practicum.store import Run
@@ -30,9 +32,23 @@ from practicum.web.report import write_report
 def run_recipe(
     target: Path, out: Path | None, *, resume: bool, overrides: Sequence[str], audit_first: bool
 ) -> None:
-    """Train by the recipe or go on with the run at `target`; print what came of it."""
-    console = stdout()
+    """Train by the recipe or go on with the run at `target`; print what came of it.
+
+    Of the processes that torchrun starts the first one does, and the others follow it.
+    """
     recipe, folder = _plan(target, out, resume, overrides)
+    with joined(recipe.parallel) as workers:
+        if workers is None or workers.leads:
+            _run(recipe, folder, workers, resume=resume, audit_first=audit_first)
+        else:
+            set_up_torch(recipe)
+            workers.follow()
+
+
+def _run(
+    recipe: Recipe, folder: Path, workers: Workers | None, *, resume: bool, audit_first: bool
+) -> None:
+    console = stdout()
     going_on = _is_run(folder)
     if going_on and not resume:
         raise StoreError(
@@ -48,7 +64,7 @@ def run_recipe(
         console.print(Text(f"run {recipe.name} in {folder}"))
         try:
             with Watch(console, stages=_steps(recipe)) as watch:
-                summary = train(recipe, run, watch)
+                summary = train(recipe, run, watch, workers=workers)
             write_report(folder)
         except BaseException as error:
             error.add_note(

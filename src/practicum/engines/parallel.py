@@ -60,7 +60,8 @@ class Layout:
         if world_size() != settings.processes:
             raise EngineError(
                 f"[parallel] needs {settings.processes} processes and there are {world_size()}: "
-                f"start them with torchrun --nproc-per-node {settings.processes}"
+                f"start them with torchrun --standalone --nproc-per-node {settings.processes} "
+                "-m practicum.cli train RECIPE"
             )
         self.settings = settings
         if not dist.is_initialized():

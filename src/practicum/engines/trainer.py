@@ -60,7 +60,8 @@ class LocalTrainer(Passes):
     """A `Trainer` on this machine's CPU or GPU.
 
     With `value_head` it has one more parameter, read from the folder or zeros, which is trained,
-    saved and exported with the others, and is no part of what is published.
+    saved and exported with the others, and is no part of what is published. It is clipped apart,
+    and its learning rate is `head_rate` times that of the others.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class LocalTrainer(Passes):
         *,
         device: str = "cpu",
         value_head: bool = False,
+        head_rate: float = 1.0,
         rope: RopeSettings | None = None,
     ) -> None:
         self.settings, self.device = settings, device
@@ -92,7 +94,7 @@ class LocalTrainer(Passes):
         # All that is trained lies in one block of memory: it comes and goes as a whole.
         self.flat = torch.nn.Parameter(torch.cat([t.flatten() for t in trained.values()]))
         views = self._views(self.flat.data)
-        self.value_head = views.pop(VALUE_HEAD, None)
+        self.value_head, self.head_rate = views.pop(VALUE_HEAD, None), head_rate
         self.masters = {name: p.data for name, p in named.items()} | views
         self.gradient: dict[str, torch.Tensor] = {}  # in fp32; empty before the first batch
         head = self.model.get_output_embeddings().weight
@@ -193,16 +195,32 @@ class LocalTrainer(Passes):
         """Clip, apply and clear the gradient; see `Trainer`."""
         if self.flat.grad is None:
             raise EngineError("there is no gradient to apply: call forward_backward first")
-        norm = torch.nn.utils.clip_grad_norm_([self.flat], self.settings.max_grad_norm)
-        accepted = accept(float(norm))
+        norm = self._clip()
+        accepted = accept(norm)
         if accepted:
+            head = self.value_head
+            before = None if head is None else head.clone()
             self.optimizer.step(learning_rate)
+            if head is not None and before is not None:
+                head.copy_(before + self.head_rate * (head - before))
             self.steps += 1
         self.flat.grad, self.gradient = None, {}  # before the rounded copy takes its place
         release_freed_memory()
         if accepted:
             self._give_rounded()
-        return {"grad_norm": float(norm), "skipped": float(not accepted), "lr": learning_rate}
+        return {"grad_norm": norm, "skipped": float(not accepted), "lr": learning_rate}
+
+    def _clip(self) -> float:
+        """Bound the norm of the gradient; the norm that it had. That of a value head is apart."""
+        assert self.flat.grad is not None
+        head = 0 if self.value_head is None else self.value_head.numel()
+        norms = []
+        for part in self.flat.grad.split([self.flat.numel() - head, head]):
+            block = torch.nn.Parameter(part)
+            block.grad = part
+            norm = torch.nn.utils.clip_grad_norm_([block], self.settings.max_grad_norm)
+            norms.append(float(norm))
+        return norms[0] if math.isfinite(norms[1]) else norms[1]
 
     def _views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """The parts of a block like `self.flat`, by name."""

@@ -8,8 +8,8 @@ followers wait; when the leader ends, so do they.
 import math
 import traceback
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from practicum.core import EngineError, PracticumError, Sample
 from practicum.engines.contract import TokenLoss, Weights
-from practicum.engines.parallel import Layout, ParallelSettings, local_device
+from practicum.engines.parallel import Layout, ParallelSettings, local_device, world_size
 from practicum.engines.rope import RopeSettings
 from practicum.engines.sharded import ShardedTrainer
 from practicum.engines.trainer import TrainerSettings
@@ -94,6 +94,24 @@ class Workers:
             del self.trainers[number]
             return None
         return getattr(self.trainers[number], method)(*args)
+
+
+@contextmanager
+def joined(settings: ParallelSettings) -> Iterator[Workers | None]:
+    """The processes of a recipe, which end with the block; None where there is only this one.
+
+    Raises EngineError when torchrun did not start as many as the recipe says.
+    """
+    if settings.processes == 1 and world_size() == 1:
+        yield None
+        return
+    workers = Workers(settings)
+    try:
+        yield workers
+    finally:
+        if workers.leads:
+            workers.end()
+        dist.destroy_process_group()
 
 
 class LedTrainer:
