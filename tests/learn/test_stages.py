@@ -6,24 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from practising import FP32, Dying, Killed, Practice, Silent
 from safetensors.torch import load_file, save_file
 
-from practicum.core import (
-    EngineError,
-    Episode,
-    Group,
-    Message,
-    Outcome,
-    Sample,
-    Score,
-    ScorePart,
-    StoreError,
-    TokenRecord,
-    Turn,
-)
-from practicum.engines.contract import Prompt
+from practicum.core import EngineError, Group, Sample, StoreError
 from practicum.engines.sampler import LocalSampler
-from practicum.engines.trainer import LocalTrainer, TrainerSettings
+from practicum.engines.trainer import LocalTrainer
 from practicum.learn.preference import PreferenceSettings, preference
 from practicum.learn.rl import RLSettings, rl
 from practicum.learn.sft import SFTSettings, sft
@@ -31,17 +19,6 @@ from practicum.learn.stage import Progress, Stage, same_weights, warmup
 from practicum.store import Run, checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_denormals")
-FP32 = TrainerSettings(dtype="float32")
-
-
-class Silent:
-    def stage(self, name: str, steps: int | None) -> None: ...
-    def step(self, name: str, step: int, values: dict[str, float]) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
-class Killed(Exception):
-    """Stands for a death in the middle of a step."""
 
 
 def demonstrations(seed: int, count: int) -> list[Sample]:
@@ -99,13 +76,8 @@ def test_sft_goes_on_after_a_death_to_the_same_weights(
 ) -> None:
     whole, epochs = taught(tmp_path / "whole", tiny, settings(max_epochs=4))
 
-    class Dying(Silent):
-        def step(self, name: str, step: int, values: dict[str, float]) -> None:
-            if step == after:
-                raise Killed
-
     with pytest.raises(Killed):
-        taught(tmp_path / "broken", tiny, settings(max_epochs=4), Dying())
+        taught(tmp_path / "broken", tiny, settings(max_epochs=4), Dying(after))
     again, epochs_again = taught(tmp_path / "broken", tiny, settings(max_epochs=4))
     assert again.publish().digest == whole.publish().digest
     told = [[e["step"], e["val_nll"]] for e in epochs]
@@ -124,48 +96,6 @@ def test_digests_that_differ_stop_the_run() -> None:
     same_weights("a", "a", "episode")
     with pytest.raises(StoreError, match=r"sampled with weights a, but the trainer holds b"):
         same_weights("a", "b", "episode")
-
-
-class Practice:
-    """Groups sampled by the real sampler: the reward of an episode is how small its tokens are.
-
-    The first episode of each group is our own failure.
-    """
-
-    def __init__(self, sampler: LocalSampler, temperature: float = 1.0) -> None:
-        self.sampler, self.temperature = sampler, temperature  # of which nothing is recorded
-        self.steps: list[int] = []
-
-    def __call__(self, step: int, picks: list) -> list[Group]:
-        self.steps.append(step)
-        groups = []
-        for slot, ((domain, level), seed) in enumerate(picks):
-            ids = (5, 6, 7 + seed % 100)
-            keys = [f"rl-{step}-{slot}-task-{i}" for i in range(4)]
-            prompts = [Prompt(ids, key, max_tokens=4) for key in keys]
-            said = self.sampler.sample(prompts, temperature=self.temperature)
-            episodes = [
-                Episode(
-                    id=key,
-                    task="task",
-                    domain=domain,
-                    level=level,
-                    policy="rl",
-                    prompt=(Message.of("user", "go"),),
-                    turns=(
-                        Turn(
-                            Message.of("assistant"),
-                            record=TokenRecord(ids, c.ids, c.logprobs, c.digest),
-                        ),
-                    ),
-                    events=(),
-                    outcome=Outcome.INFRA_FAILED if key.endswith("-0") else Outcome.COMPLETED,
-                    score=Score.of(ScorePart("small", sum(t < 256 for t in c.ids) / len(c.ids))),
-                )
-                for key, c in zip(keys, said, strict=True)
-            ]
-            groups.append(Group("task", episodes))
-        return groups
 
 
 RL = RLSettings(type="rl", steps=5, groups=2, group_size=4, learning_rate=1e-3, checkpoint_every=2)
@@ -199,13 +129,8 @@ def test_rl_moves_towards_the_reward(tiny: Path, tmp_path: Path) -> None:
 def test_rl_replays_what_was_journalled_and_goes_on(tiny: Path, tmp_path: Path, after: int) -> None:
     whole, _, unbroken = practised(tmp_path / "whole", tiny)
 
-    class Dying(Silent):
-        def step(self, name: str, step: int, values: dict[str, float]) -> None:
-            if step == after:
-                raise Killed
-
     with pytest.raises(Killed):
-        practised(tmp_path / "broken", tiny, Dying())
+        practised(tmp_path / "broken", tiny, Dying(after))
     again, practice, run = practised(tmp_path / "broken", tiny)
     assert practice.steps == list(range(after + 1, 5))  # what was played is not played again
     assert again.publish().digest == whole.publish().digest
@@ -215,12 +140,8 @@ def test_rl_replays_what_was_journalled_and_goes_on(tiny: Path, tmp_path: Path, 
 
 
 def test_a_journal_of_other_weights_is_refused(tiny: Path, sharp: Path, tmp_path: Path) -> None:
-    class Dying(Silent):
-        def step(self, name: str, step: int, values: dict[str, float]) -> None:
-            raise Killed
-
     with pytest.raises(Killed):
-        practised(tmp_path / "run", tiny, Dying())
+        practised(tmp_path / "run", tiny, Dying(0))
     with pytest.raises(StoreError, match="does not belong to this checkpoint"):
         practised(tmp_path / "run", sharp)
 
@@ -313,13 +234,8 @@ def test_a_preference_stage_goes_on_with_the_same_pairs(
     whole, played, unbroken = preferred(tmp_path / "whole", tiny)
     assert played.steps == [0]
 
-    class Dying(Silent):
-        def step(self, name: str, step: int, values: dict[str, float]) -> None:
-            if step == after:
-                raise Killed
-
     with pytest.raises(Killed):
-        preferred(tmp_path / "broken", tiny, Dying())
+        preferred(tmp_path / "broken", tiny, Dying(after))
     again, practice, run = preferred(tmp_path / "broken", tiny)
     assert practice.steps == []
     assert again.publish().digest == whole.publish().digest
@@ -395,13 +311,8 @@ def test_a_run_that_was_killed_after_a_spike_goes_on_to_the_same_weights(
 ) -> None:
     whole, _, _ = spiked(tmp_path / "whole", tiny, (8,))
 
-    class Dying(Silent):
-        def step(self, name: str, step: int, values: dict[str, float]) -> None:
-            if step == 7:
-                raise Killed
-
     with pytest.raises(Killed):
-        spiked(tmp_path / "broken", tiny, (8,), Dying())
+        spiked(tmp_path / "broken", tiny, (8,), Dying(7))
     again, run, _ = spiked(tmp_path / "broken", tiny, (8,), done=6)  # six are in the checkpoint
     assert again.publish().digest == whole.publish().digest
     assert [line["skipped"] for line in run.metrics("rl")] == [0.0] * 7 + [1.0, 0.0]

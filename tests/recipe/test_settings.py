@@ -74,7 +74,7 @@ def test_a_key_that_resembles_none_gets_the_list() -> None:
         ("stages.1.name='sft'", "distinct names"),
         ("stages.1.name='base'", "other than 'base'"),
         ("stages.1.steps=0", "stages.1.steps"),
-        ("stages.1.group_size=1", "stages.1.group_size"),
+        ("stages.1.group_size=1", "stages.1: advantage 'mean-centred' compares within a group"),
         ("sampler.dtype='int8'", "sampler.dtype"),
         ("trainer.lora.rank=0", "trainer.lora.rank"),
     ],

@@ -44,14 +44,14 @@ ESTIMATORS: dict[Estimator, Callable[[Rewards], Advantages]] = {
 
 
 def whitened(advantages: Sequence[Advantages], *, eps: float = 1e-8) -> list[Advantages]:
-    """All groups of a batch together brought to mean 0 and standard deviation 1.
+    """All numbers of a batch together brought to mean 0 and standard deviation 1.
 
-    After `mean_centred` this is REINFORCE++-baseline, and over plain rewards REINFORCE++ (arXiv
-    2501.03262) with one reward at the end of each episode.
+    They come in lists of any kind: the groups of a step, or the tokens of each sample.
     """
     known = [a for group in advantages for a in group if a is not None and math.isfinite(a)]
     mean = fmean(known) if known else 0.0
-    scale = 1 / (stdev(known) + eps) if len(known) > 1 else 0.0
+    differ = len(known) > 1 and max(known) > min(known)
+    scale = 1 / (stdev(known) + eps) if differ else 0.0
     return [
         [(a - mean) * scale if a is not None and math.isfinite(a) else None for a in group]
         for group in advantages
@@ -86,10 +86,10 @@ def by_turn(
     made: list[list[float] | None] = [None if values is None else [] for values in found]
     for turn in range(longest):
         there = [v[turn] for v in found if v is not None and len(v) > turn]
-        mean = fmean(there)
+        mean, differ = fmean(there), max(there) > min(there)
         for values, target in zip(found, made, strict=True):
             if values is not None and target is not None and len(values) > turn:
-                target.append(values[turn] - mean if len(there) > 1 else 0.0)
+                target.append(values[turn] - mean if differ else 0.0)
     return made
 
 

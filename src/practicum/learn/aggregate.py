@@ -16,16 +16,20 @@ Aggregation = Literal["token-mean", "sequence-mean", "prompt-mean", "constant"]
 
 
 def aggregated(
-    samples: Sequence[Sample], how: Aggregation = "token-mean", *, length: int = 0
+    samples: Sequence[Sample],
+    how: Aggregation = "token-mean",
+    *,
+    length: int = 0,
+    cross_entropy: float = 1.0,
 ) -> list[Sample]:
     """The samples with their weights set for the batch that they are.
 
-    Cross-entropy is a mean over tokens. RL losses, by name:
+    Cross-entropy is a mean over its own tokens, times `cross_entropy`. RL losses, by name:
     token-mean (DAPO): each token counts the same. sequence-mean (GRPO, GSPO): each sequence does.
     prompt-mean: each group does, by tokens within. constant (Dr. GRPO, arXiv 2503.20783): a sum
     over tokens divided by the number of sequences and by `length`, the longest there can be.
     """
-    cross_entropy = sum(sum(sample.ce_weight) for sample in samples)
+    demonstrated = sum(sum(sample.ce_weight) for sample in samples)
     counts = [sum(w > 0 for w in sample.rl_weight) for sample in samples]
     trained = [(sample, count) for sample, count in zip(samples, counts, strict=True) if count]
     total = sum(count for _, count in trained)
@@ -48,7 +52,7 @@ def aggregated(
             msgspec.structs.replace(
                 sample,
                 rl_weight=tuple(weight if w > 0 else 0.0 for w in sample.rl_weight),
-                ce_weight=tuple(w / (cross_entropy or 1) for w in sample.ce_weight),
+                ce_weight=tuple(cross_entropy * w / (demonstrated or 1) for w in sample.ce_weight),
             )
         )
     return made

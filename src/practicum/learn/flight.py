@@ -67,7 +67,8 @@ class Flight:
     def batch(self, samples: Sequence[Sample]) -> list[Finding]:
         """Before anything is computed: are these streams what they claim to be?"""
         found = [problem for sample in samples if (problem := audit_streams(sample))]
-        self.flat = 0 if samples else self.flat + 1
+        compared = any(any(sample.rl_weight) for sample in samples)
+        self.flat = 0 if compared else self.flat + 1
         if self.flat == self.settings.flat_steps:
             detail = (
                 f"{self.flat} steps in a row had no group whose rewards differ: nothing is learnt"
@@ -150,6 +151,8 @@ def audit_streams(sample: Sample) -> Finding | None:
         problem = "no token of it carries weight"
     elif not all(map(math.isfinite, (*sample.rl_weight, *sample.advantage, *sample.logprobs))):
         problem = "a weight, advantage or log-probability of it is not finite"
+    elif not all(map(math.isfinite, (*sample.reference, *sample.values, *sample.returns))):
+        problem = "a reference, value or return of it is not finite"
     elif any(w < 0 for w in sample.rl_weight):
         problem = "a token of it has a weight below 0"
     elif any(sample.logprobs[t] > 1e-6 for t in weighted):

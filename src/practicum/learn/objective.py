@@ -10,6 +10,7 @@ from practicum.core import Sample
 from practicum.engines.contract import TokenLoss
 from practicum.learn import losses
 from practicum.learn.aggregate import Aggregation, aggregated
+from practicum.learn.losses.kl import Estimate
 
 POLICY: dict[str, Callable[..., TokenLoss]] = {
     "clip": losses.clip,
@@ -39,6 +40,9 @@ class LossSettings(BaseModel):
     corrections: list[CorrectionName] = Field(default_factory=list)
     aggregation: Aggregation | None = None  # default: by sequence for gspo, else by token
     longest: int = Field(0, ge=0)  # tokens of a sequence, for aggregation "constant"
+    kl: float = Field(0.0, ge=0)  # what a nat of KL to the reference costs a token
+    kl_estimate: Estimate = "k3+"
+    reference: str = ""  # a model or the name of an earlier stage; empty: what the stage began with
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -49,6 +53,10 @@ class LossSettings(BaseModel):
                 raise ValueError(f"{self.policy} has no option {name!r}; it has: {listed}")
         if self.aggregation == "constant" and not self.longest:
             raise ValueError('aggregation "constant" needs longest, the tokens of a long sequence')
+        if self.kl_estimate == "k1":
+            raise ValueError('kl_estimate "k1" has no gradient as a loss: take "k3+" or "k2"')
+        if self.reference and not self.kl:
+            raise ValueError("a reference has no effect without kl: set kl, such as 0.01")
         return self
 
     def make(self) -> TokenLoss:
@@ -57,11 +65,12 @@ class LossSettings(BaseModel):
         if self.policy == "clip" and not options:
             options = {"low": 0.2, "high": 0.28}  # clip-higher
         loss = POLICY[self.policy](**options)
-        if not self.corrections:
-            return loss
-        return losses.corrected(loss, *(CORRECTIONS[name]() for name in self.corrections))
+        if self.corrections:
+            loss = losses.corrected(loss, *(CORRECTIONS[name]() for name in self.corrections))
+        return losses.penalised(loss, self.kl, self.kl_estimate) if self.kl else loss
 
-    def weighted(self, batch: Sequence[Sample]) -> list[Sample]:
+    def weighted(self, batch: Sequence[Sample], cross_entropy: float = 1.0) -> list[Sample]:
         """The samples of a batch with their final weights."""
         default: Aggregation = "sequence-mean" if self.policy == "gspo" else "token-mean"
-        return aggregated(batch, self.aggregation or default, length=self.longest)
+        how = self.aggregation or default
+        return aggregated(batch, how, length=self.longest, cross_entropy=cross_entropy)

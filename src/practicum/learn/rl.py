@@ -1,52 +1,66 @@
-"""Reinforcement learning on verified outcomes: practise, compare within groups, take one step.
+"""Reinforcement learning on verified outcomes: practise, see what was better, take one step."""
 
-Each step's batch is journalled before it is trained on. After a kill the stage loads its newest
-checkpoint, trains the journalled batches again in order, and goes on: the same episodes, each once.
-"""
+import random
+from collections.abc import Sequence
+from typing import Literal, Self
 
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from statistics import fmean
-from typing import Literal
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from practicum.core import EngineError, Episode, Group, Sample
-from practicum.engines.contract import Sampler, Weights
-from practicum.learn.advantages import Estimator
-from practicum.learn.curriculum import Cell, Curriculum
-from practicum.learn.flight import Finding, Flight, FlightSettings
-from practicum.learn.objective import LossSettings
-from practicum.learn.samples import practice
-from practicum.learn.stage import Stage, same_weights, warmup
+from practicum.core import Group, Sample, content_hash
+from practicum.engines.contract import Sampler, TokenLoss, Trainer
+from practicum.learn.credit import ALONE, DISCOUNTED, Advantage, CriticSettings, credited
+from practicum.learn.curriculum import Cell
+from practicum.learn.losses import with_values
+from practicum.learn.practise import Practise, PractiseSettings, practise_and_learn
+from practicum.learn.samples import referenced
+from practicum.learn.stage import Stage
 
 
-class RLSettings(BaseModel):
-    """Settings of an RL stage."""
+class MixSettings(BaseModel):
+    """Cross-entropy beside RL: every batch holds some demonstrations, too."""
 
     model_config = ConfigDict(extra="forbid")
+    demonstrations: int = Field(64, ge=1)  # that are played, over all trained domains
+    each_step: int = Field(8, ge=1)  # of them in a batch
+    weight: float = Field(0.1, gt=0)  # of their mean cross-entropy beside the mean RL loss
+
+
+class RLSettings(PractiseSettings):
+    """Settings of an RL stage."""
+
     type: Literal["rl"]
     name: str = "rl"
-    steps: int = Field(40, ge=1)
-    groups: int = Field(8, ge=1)  # tasks a step
-    group_size: int = Field(8, ge=2)  # episodes a task
-    learning_rate: float = Field(5e-6, gt=0)
-    warmup_steps: int = Field(2, ge=0)
-    advantage: Estimator = "mean-centred"
-    loss: LossSettings = Field(default_factory=LossSettings)
-    temperature: float = Field(1.0, gt=0)
-    flight: FlightSettings = Field(default_factory=FlightSettings)
-    checkpoint_every: int = Field(10, ge=1)
+    advantage: Advantage = "mean-centred"
+    discount: float = Field(1.0, gt=0, le=1)  # a token or turn; of the advantages that look ahead
+    critic: CriticSettings | None = None  # of advantage "gae"
+    mix: MixSettings | None = None
+    reward_model: str = ""  # name of an earlier stage: its value becomes a part of each score
+    reward_weight: float = Field(0.1, ge=0, le=0.25)  # of that part; 0: it is only measured
 
-    @property
-    def most_steps(self) -> int:
-        """Steps of the stage."""
-        return self.steps
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.group_size < 2 and self.advantage not in ALONE:
+            raise ValueError(
+                f"advantage {self.advantage!r} compares within a group: group_size must be 2 or "
+                f"more (or take one of {', '.join(ALONE)})"
+            )
+        if self.discount != 1 and self.advantage not in DISCOUNTED:
+            raise ValueError(
+                f"discount has no effect on advantage {self.advantage!r}: leave it at 1, or take "
+                f"one of {', '.join(DISCOUNTED)}"
+            )
+        if self.critic and self.advantage != "gae":
+            raise ValueError('a critic has no effect: set advantage = "gae", or leave it out')
+        if self.advantage == "gae" and self.critic is None:
+            self.critic = CriticSettings()
+        return self
 
-
-Practise = Callable[[int, Sequence[tuple[Cell, int]]], list[Group]]
-"""(step, cells with task seeds) -> the groups that were played."""
+    def make(self) -> TokenLoss:
+        """The loss."""
+        loss = self.loss.make()
+        if self.critic is None:
+            return loss
+        return with_values(loss, self.critic.coefficient, self.critic.clip)
 
 
 def rl(
@@ -56,126 +70,40 @@ def rl(
     cells: Sequence[Cell],
     practise: Practise,
     *,
-    samples: Callable[[Group], list[Sample]] | None = None,
+    reference: Trainer | None = None,
+    demonstrations: Sequence[Sample] = (),
     seed: int = 0,
 ) -> None:
     """Train for `settings.steps` steps on tasks of `cells`, which `practise` plays.
 
-    `samples` makes what is trained on of a group; by default its episodes with their advantages.
-    Each batch is trained on once, with the weights it was sampled with, so its log-probabilities
-    are those the trainer computes, but for rounding. Where they are not, and where another check
-    of `learn.flight` says stop, EngineError ends the run before a step is taken.
+    `reference` scores what a KL penalty is measured against; of `demonstrations` every batch holds
+    some, as `settings.mix` says.
     """
-    stage.progress.stage(stage.name, settings.steps)
-    done, meta = stage.resume()
-    curriculum = Curriculum(cells, seed=seed)
-    curriculum.restore(meta.get("curriculum", []))
-    flight = Flight(settings.flight, meta.get("flight"))
-    journalled = set(stage.run.batch_steps(stage.name))
-    loss = settings.loss.make()
-    make = samples or partial(practice, estimator=settings.advantage)
-    factor = warmup(settings.warmup_steps)
-    weights = stage.trainer.publish()
-    for step in range(done, settings.steps):
-        started = time.perf_counter()
-        if step in journalled:
-            groups = _grouped(stage.run.read_episodes(stage.name, step))
-            batch = stage.run.read_batch(stage.name, step)
-        else:
-            picks = curriculum.pick(step, settings.groups)
-            sampler.load(weights)
-            groups = practise(step, picks)
-            batch = [sample for group in groups for sample in make(group)]
-            stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
-            stage.run.write_batch(stage.name, step, batch)
-        _check_on_policy(groups, weights)
-        played = time.perf_counter()
-        for group in groups:
-            rewards = [e.reward for e in group.episodes if e.reward is not None]
-            first = group.episodes[0]
-            curriculum.update((first.domain, first.level), rewards)
-        values = _describe(groups)
-        _heed(stage, step, flight.batch(batch))
-        if batch:
-            values |= stage.trainer.forward_backward(settings.loss.weighted(batch), loss)
-            _heed(stage, step, flight.step(values))
-            spikes: list[Finding] = []
-            rate = settings.learning_rate * factor(step) * flight.scale
-            values |= stage.trainer.step(rate, partial(_accept, flight, spikes))
-            _heed(stage, step, spikes)
-            weights = stage.trainer.publish()
-        ended = time.perf_counter()
-        values |= {
-            "seconds": ended - started,
-            "seconds_practise": played - started,
-            "seconds_train": ended - played,
-        }
-        stage.metric(step, values)
-        if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
-            meta = {"curriculum": curriculum.state(), "flight": flight.state()}
-            stage.save(step + 1, {**meta, "digest": weights.digest})
 
-
-def _grouped(episodes: Sequence[Episode]) -> list[Group]:
-    """Episodes of one step back in their groups: those of one task, one after the other."""
-    groups: dict[str, list[Episode]] = {}
-    for episode in episodes:
-        groups.setdefault(episode.id.rpartition("-")[0], []).append(episode)
-    return [Group(members[0].task, members) for members in groups.values()]
-
-
-def _check_on_policy(groups: Sequence[Group], weights: Weights) -> None:
-    """Every trained token was sampled with the weights that the trainer holds now."""
-    for group in groups:
-        for episode in group.episodes:
-            for turn in episode.turns:
-                if turn.record is not None:
-                    same_weights(turn.record.digest, weights.digest, episode.id)
-
-
-def _accept(flight: Flight, found: list[Finding], norm: float) -> bool:
-    """Whether a gradient of this norm is applied; what speaks against it goes to `found`."""
-    finding = flight.gradient(norm)
-    if finding:
-        found.append(finding)
-    return finding is None
-
-
-def _heed(stage: Stage, step: int, findings: Sequence[Finding]) -> None:
-    """Say what was found, and do what it asks for. Raises EngineError to stop."""
-    for finding in findings:
-        place = f"{stage.name} step {step}"
-        stage.run.log(
-            "finding",
-            stage=stage.name,
-            step=step,
-            check=finding.check,
-            action=finding.action,
-            detail=finding.detail,
+    def make(step: int, groups: Sequence[Group]) -> list[Sample]:
+        batch = credited(
+            groups,
+            settings.advantage,
+            discount=settings.discount,
+            critic=settings.critic,
+            trainer=stage.trainer,
         )
-        if finding.action == "stop":
-            raise EngineError(f"{place}: {finding.detail}")
-        done = {"tell": "", "skip": "; the step was not taken", "revert": ""}[finding.action]
-        if finding.action == "revert":
-            at = stage.revert()
-            done = "; the step was not taken"
-            done += f", and the weights are those after step {at} again" if at is not None else ""
-        stage.progress.note(f"{place}: {finding.detail}{done}")
+        if reference and batch:
+            batch = referenced(batch, reference)
+        if settings.mix:
+            rng = random.Random(content_hash([stage.name, "mix", seed, step]))
+            count = min(settings.mix.each_step, len(demonstrations))
+            batch = [*batch, *rng.sample(list(demonstrations), count)]
+        return batch
 
-
-def _describe(groups: Sequence[Group]) -> dict[str, float]:
-    """What the episodes of a step look like in numbers."""
-    episodes = [e for g in groups for e in g.episodes]
-    rewards = [e.reward for e in episodes if e.reward is not None]
-    varied = [len({e.reward for e in g.episodes if e.reward is not None}) > 1 for g in groups]
-    tokens = [e.sampled_tokens for e in episodes]
-    return {
-        "reward": fmean(rewards) if rewards else float("nan"),
-        "success": fmean(e.solved for e in episodes),
-        "varied_groups": fmean(varied),
-        "sampled_tokens": fmean(tokens),
-        "tokens": float(sum(tokens)),
-        "turns": fmean(len(e.turns) for e in episodes),
-        "invalid_calls": fmean(sum(v.kind == "invalid" for v in e.events) for e in episodes),
-        "unscored": fmean(e.reward is None for e in episodes),
-    }
+    practise_and_learn(
+        stage,
+        settings,
+        sampler,
+        cells,
+        practise,
+        make,
+        settings.make(),
+        cross_entropy=settings.mix.weight if settings.mix else 1.0,
+        seed=seed,
+    )

@@ -1,4 +1,8 @@
-"""Supervised fine-tuning on a fixed set of demonstrations, until validation loss stops falling."""
+"""Supervised fine-tuning on a fixed set of demonstrations, until validation loss stops falling.
+
+Who demonstrates is not said here: gold solutions, or a teacher whose tokens are learnt (off-policy
+distillation).
+"""
 
 import math
 import random
@@ -9,7 +13,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from practicum.core import EngineError, Sample, content_hash
-from practicum.engines.packing import share_prefixes
 from practicum.learn.aggregate import aggregated
 from practicum.learn.losses import clip
 from practicum.learn.stage import Stage, warmup
@@ -21,8 +24,12 @@ class SFTSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["sft"]
     name: str = "sft"
-    demonstrations: int = Field(400, ge=1)  # over all trained domains
-    validation: int = Field(64, ge=1)  # further demonstrations, never trained on
+    demonstrations: int = Field(400, ge=1)  # tasks that are shown, over all trained domains
+    validation: int = Field(64, ge=1)  # further ones, never trained on
+    teacher: str = ""  # who shows them: a model, or an earlier stage; empty: the gold solutions
+    attempts: int = Field(1, ge=1)  # of the teacher at each task
+    temperature: float = Field(1.0, ge=0)  # of the teacher
+    solved_only: bool = True  # learn what the teacher solved, and not what it only tried
     batch_size: int = Field(16, ge=1)
     learning_rate: float = Field(1e-4, gt=0)
     warmup_steps: int = Field(5, ge=0)
@@ -32,7 +39,8 @@ class SFTSettings(BaseModel):
     @property
     def most_steps(self) -> int:
         """Steps, if the validation loss falls to the end."""
-        return self.max_epochs * math.ceil(self.demonstrations / self.batch_size)
+        most = self.demonstrations * (self.attempts if self.teacher else 1)
+        return self.max_epochs * math.ceil(most / self.batch_size)
 
 
 def sft(
@@ -48,11 +56,10 @@ def sft(
     best_step, best = meta.get("best_step", 0), meta.get("best", float("inf"))
     epoch, stopped = meta.get("epoch", 0), meta.get("stopped", False)
     factor = warmup(settings.warmup_steps)
-    held_out = share_prefixes(held_out)
     while epoch < settings.max_epochs and not stopped:
         for batch in _batches(train, settings.batch_size, f"{stage.name}-{epoch}"):
             started = time.perf_counter()
-            values = stage.trainer.forward_backward(aggregated(share_prefixes(batch)), clip())
+            values = stage.trainer.forward_backward(aggregated(batch), clip())
             values |= stage.trainer.step(settings.learning_rate * factor(step))
             values["seconds"] = time.perf_counter() - started
             stage.metric(step, values)

@@ -72,22 +72,22 @@ def make_tiny(folder: Path, seed: int, *, mixture: bool = False) -> None:
         tokenizer_object=backend, bos_token=_BEGIN, eos_token=_END, pad_token=_PAD
     )
     tokenizer.chat_template = _CHATML
-    shape: dict[str, Any] = dict(
-        vocab_size=backend.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=192,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=backend.token_to_id(_BEGIN),
-        eos_token_id=backend.token_to_id(_END),
-        pad_token_id=backend.token_to_id(_PAD),
-    )
+    shape: dict[str, Any] = {
+        "vocab_size": backend.get_vocab_size(),
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": True,
+        "bos_token_id": backend.token_to_id(_BEGIN),
+        "eos_token_id": backend.token_to_id(_END),
+        "pad_token_id": backend.token_to_id(_PAD),
+    }
     if mixture:
-        shape |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-        config: Any = Qwen3MoeConfig(**shape | dict(head_dim=16, norm_topk_prob=True))
+        shape |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+        config: Any = Qwen3MoeConfig(**shape | {"head_dim": 16, "norm_topk_prob": True})
     else:
         config = LlamaConfig(**shape)
     with torch.random.fork_rng(devices=[]):

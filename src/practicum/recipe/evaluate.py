@@ -48,7 +48,8 @@ def evaluate(
 def set_up_torch(recipe: Recipe) -> None:
     """Threads as the recipe says; denormal numbers count as zero (they slow Adam down 30-fold)."""
     torch.set_flush_denormal(True)
-    torch.set_num_threads(recipe.threads or os.cpu_count() or 1)
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # processes that torchrun started
+    torch.set_num_threads(recipe.threads or max(1, (os.cpu_count() or 1) // here))
 
 
 def device_of(name: str) -> str:

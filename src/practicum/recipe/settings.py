@@ -11,16 +11,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from practicum.core import RecipeError
 from practicum.domains import get_domain
+from practicum.engines.parallel import ParallelSettings
 from practicum.engines.trainer import TrainerSettings
 from practicum.learn.distil import DistilSettings
 from practicum.learn.preference import PreferenceSettings
+from practicum.learn.reward_model import RewardModelSettings
 from practicum.learn.rl import RLSettings
 from practicum.learn.sft import SFTSettings
 from practicum.models.reference import DEFAULT
 
 StageSettings = Annotated[
-    SFTSettings | PreferenceSettings | RLSettings | DistilSettings, Field(discriminator="type")
+    SFTSettings | PreferenceSettings | RewardModelSettings | RLSettings | DistilSettings,
+    Field(discriminator="type"),
 ]
+KINDS: dict[str, type[BaseModel]] = {
+    "sft": SFTSettings,
+    "preference": PreferenceSettings,
+    "reward-model": RewardModelSettings,
+    "rl": RLSettings,
+    "distil": DistilSettings,
+}
 
 
 class Strict(BaseModel):
@@ -84,6 +94,7 @@ class Recipe(Strict):
     stages: list[StageSettings] = Field(min_length=1)
     sampler: SamplerSettings = SamplerSettings()
     trainer: TrainerSettings = TrainerSettings()
+    parallel: ParallelSettings = ParallelSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     boxes: BoxSettings = BoxSettings()
 
@@ -92,6 +103,8 @@ class Recipe(Strict):
         names = [stage.name for stage in self.stages]
         if len(set(names)) != len(names) or "base" in names:
             raise ValueError(f"stages need distinct names other than 'base', found {names}")
+        self._check_names()
+        self._check_processes()
         both = set(self.domains.train) & set(self.domains.held_out)
         if both:
             raise ValueError(f"domains both trained and held out: {sorted(both)}")
@@ -102,9 +115,43 @@ class Recipe(Strict):
                 raise ValueError(f"domain {name!r} has levels 1 to {known.levels}, not {high}")
         return self
 
+    def _check_processes(self) -> None:
+        """What several processes cannot do is said before they begin."""
+        if self.parallel.processes == 1:
+            return
+        if self.trainer.lora or self.trainer.optimizer != "adamw":
+            raise ValueError("[parallel] trains all weights with adamw: leave trainer.lora out")
+        heads = [s.name for s in self.stages if s.type == "reward-model" or _has_critic(s)]
+        if heads:
+            raise ValueError(f"[parallel] has no value heads, and these need one: {heads}")
+
+    def _check_names(self) -> None:
+        """What a stage names of this recipe comes before it, and is what it takes it for."""
+        before: list[str] = []
+        kinds = {stage.name: stage.type for stage in self.stages}
+        for stage in self.stages:
+            judge = getattr(stage, "reward_model", "")
+            if judge and (judge not in before or kinds[judge] != "reward-model"):
+                judges = [name for name in before if kinds[name] == "reward-model"]
+                raise ValueError(
+                    f"{stage.name}: reward_model names a reward-model stage before it, "
+                    f"{' or '.join(judges) or 'and there is none'}; not {judge!r}"
+                )
+            loss = getattr(stage, "loss", None)
+            for other in (getattr(stage, "teacher", ""), getattr(loss, "reference", "")):
+                if other in kinds and (other not in before or kinds[other] == "reward-model"):
+                    raise ValueError(
+                        f"{stage.name}: {other!r} is no stage before it that trains a policy"
+                    )
+            before.append(stage.name)
+
     def to_toml(self) -> str:
         """The resolved recipe: every setting with its value."""
         return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def _has_critic(stage: StageSettings) -> bool:
+    return isinstance(stage, RLSettings) and stage.critic is not None
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -156,8 +203,9 @@ def _override(data: dict[str, Any], override: str) -> None:
 def _explain(error: ValidationError, source: str) -> str:
     lines = []
     for fault in error.errors():
-        place = [part for part in fault["loc"] if part not in ("sft", "preference", "rl", "distil")]
-        where = ".".join(map(str, place)) or "recipe"
+        place = fault["loc"]
+        told = [part for i, part in enumerate(place) if not (i == 2 and part in KINDS)]
+        where = ".".join(map(str, told)) or "recipe"
         text = fault["msg"].removeprefix("Value error, ")
         if fault["type"] == "extra_forbidden":
             text = "there is no such key"
@@ -168,11 +216,10 @@ def _explain(error: ValidationError, source: str) -> str:
 
 
 def _keys(place: Sequence[Any]) -> list[str]:
-    """Keys that are known at a place of the recipe."""
-    if place and place[0] == "stages":
-        kinds = (SFTSettings, PreferenceSettings, RLSettings, DistilSettings)
-        return sorted({name for kind in kinds for name in kind.model_fields})
+    """Keys that are known at a place of the recipe; a stage's has its kind third."""
     model: Any = Recipe
+    if place and place[0] == "stages":
+        model, place = KINDS[place[2]], place[3:]
     for part in place:
         field = model.model_fields.get(part) if hasattr(model, "model_fields") else None
         model = field.annotation if field else None

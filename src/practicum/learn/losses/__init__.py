@@ -11,7 +11,16 @@ from practicum.learn.losses.correction import (
 )
 from practicum.learn.losses.kl import estimate, penalised
 from practicum.learn.losses.policy import cispo, clip, dppo, gspo, importance, sapo
-from practicum.learn.losses.preference import bradley_terry, dpo, ipo, kto, paired
+from practicum.learn.losses.preference import (
+    bradley_terry,
+    dpo,
+    ipo,
+    kto,
+    paired,
+    scored,
+    single,
+)
+from practicum.learn.losses.value import squared, with_values
 
 __all__ = [
     "Correction",
@@ -31,7 +40,11 @@ __all__ = [
     "paired",
     "penalised",
     "sapo",
+    "scored",
+    "single",
+    "squared",
     "truncated",
     "truncated_sequence",
     "veto",
+    "with_values",
 ]
