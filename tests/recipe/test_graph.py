@@ -36,7 +36,7 @@ def test_every_stage_moves_the_weights_of_the_policy_before(graph: Path) -> None
     for stage, digest in digests.items():
         assert sampled_with(run.read_eval(stage)[:1]) == {digest}
     assert run.read_summary()["digest"] == digests["taught"]
-    before = dict(zip(STAGES[1:-1], STAGES, strict=False)) | {JUDGE: "preference"}
+    before = dict(zip(STAGES[1:-1], STAGES, strict=False)) | {JUDGE: "preference", "distil": "sft"}
     for stage, source in before.items():
         assert sampled_with(run.read_episodes(stage, 0)) == {digests[source]}, stage
 

@@ -39,7 +39,7 @@ class SamplerPolicy:
         self._asking: dict[str, asyncio.Future[Completion]] = {}
         self._waiting: dict[str, Prompt] = {}  # for the sampler to start
         self._following: dict[str, Future[Prompt | None]] = {}  # what the sampler waits for
-        self._sampling = False
+        self._sampling: asyncio.Task[None] | None = None
 
     async def begin(self, key: str) -> None:
         """Count the episode among those that sampling waits for."""
@@ -47,11 +47,13 @@ class SamplerPolicy:
         self._begun += 1
 
     async def end(self, key: str) -> None:
-        """Wait for this episode no longer."""
+        """Wait for this episode no longer; after the last one the sampler is at rest."""
         self._order.pop(key, None)
         if key in self._following:
             self._following.pop(key).set_result(None)
         self._start_if_ready()
+        if not self._order and self._sampling:
+            await asyncio.wait([self._sampling])
 
     async def respond(
         self,
@@ -117,8 +119,7 @@ class SamplerPolicy:
             return
         keys = sorted(self._waiting, key=lambda key: self._order.get(key, -1))
         prompts = [self._waiting.pop(key) for key in keys]
-        self._sampling = True
-        asyncio.get_running_loop().create_task(self._run(keys, prompts))
+        self._sampling = asyncio.get_running_loop().create_task(self._run(keys, prompts))
 
     async def _run(self, keys: list[str], prompts: list[Prompt]) -> None:
         """Let the sampler play these episodes until all of them are over."""
@@ -144,7 +145,7 @@ class SamplerPolicy:
             self.sampler.stop()
             raise
         finally:
-            self._sampling = False
+            self._sampling = None
         self._start_if_ready()
 
     def _said(self, key: str, completion: Completion, future: Future[Prompt | None]) -> None:

@@ -24,6 +24,7 @@ class ComparisonSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str
+    start: str = ""  # "base" or the stage whose weights it starts from; empty: the one before
     tasks: int = Field(64, ge=1)  # that are played
     group_size: int = Field(4, ge=2)  # attempts at each
     temperature: float = Field(1.0, gt=0)

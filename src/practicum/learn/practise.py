@@ -25,6 +25,7 @@ class PractiseSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str
+    start: str = ""  # "base" or the stage whose weights it starts from; empty: the one before
     steps: int = Field(40, ge=1)
     groups: int = Field(8, ge=1)  # tasks a step
     group_size: int = Field(8, ge=1)  # episodes a task

@@ -24,6 +24,7 @@ class SFTSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: Literal["sft"]
     name: str = "sft"
+    start: str = ""  # "base" or the stage whose weights it starts from; empty: the one before
     demonstrations: int = Field(400, ge=1)  # tasks that are shown, over all trained domains
     validation: int = Field(64, ge=1)  # further ones, never trained on
     teacher: str = ""  # who shows them: a model, or an earlier stage; empty: the gold solutions

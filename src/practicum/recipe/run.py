@@ -1,7 +1,8 @@
 """A run: base -> evaluation -> stage -> evaluation -> ... -> summary, resumable anywhere.
 
-Every stage reads the model folder that the last policy stage wrote (the first: the base model),
-trains, and writes its own. What is done is in the run folder; `--resume` does only what is not.
+Every stage reads the model folder that the last policy stage wrote (the first: the base model), or
+another one by name, trains, and writes its own. What is done is in the run folder; `--resume` does
+only what is not.
 """
 
 import asyncio
@@ -103,9 +104,11 @@ class _Run:
         )
         stages = Stages(self.player, device_of(recipe.device), self.workers)
         self._evaluate("base", base.path)
+        made_by = {"base": base.path}
         folder = base.path
         for settings in recipe.stages:
-            made = stages.train(settings, folder)
+            made = stages.train(settings, made_by[settings.start] if settings.start else folder)
+            made_by[settings.name] = made
             gc.collect()  # the stage's trainer, before the next one is made
             if not isinstance(settings, RewardModelSettings):
                 folder = made

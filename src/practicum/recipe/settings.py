@@ -137,8 +137,11 @@ class Recipe(Strict):
                     f"{stage.name}: reward_model names a reward-model stage before it, "
                     f"{' or '.join(judges) or 'and there is none'}; not {judge!r}"
                 )
+            if stage.start not in ("", "base", *kinds):
+                raise ValueError(f"{stage.name}: start is 'base' or a stage, not {stage.start!r}")
             loss = getattr(stage, "loss", None)
-            for other in (getattr(stage, "teacher", ""), getattr(loss, "reference", "")):
+            named = (stage.start, getattr(stage, "teacher", ""), getattr(loss, "reference", ""))
+            for other in named:
                 if other in kinds and (other not in before or kinds[other] == "reward-model"):
                     raise ValueError(
                         f"{stage.name}: {other!r} is no stage before it that trains a policy"
