@@ -2,6 +2,8 @@
 
 import random
 
+import torch
+
 from practicum.core import Sample
 from practicum.learn.losses import clip
 
@@ -49,3 +51,11 @@ def long_batch(seed: int = 0) -> list[Sample]:
     rng = random.Random(seed)
     prompt = tuple(rng.randrange(3, 512) for _ in range(90))
     return [sample(rng, prompt), sample(rng, prompt), sample(rng, prompt[:5])]
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """|one - other| / |other| over all parameters."""
+    assert one.keys() == other.keys()
+    off = sum(float((one[n] - other[n]).double().square().sum()) for n in one)
+    size = sum(float(other[n].double().square().sum()) for n in one)
+    return (off / size) ** 0.5

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from batches import LOSS, batch_of, long_batch
+from batches import LOSS, batch_of, distance, long_batch
 from plain_model import plain_model
 from safetensors.torch import load_file
 
@@ -34,6 +34,11 @@ CASES: dict[str, dict[str, Any]] = {
     "experts": {"parallel": {"shard": 2, "expert": 2}, "mixture": True},
     "experts, shared as matrices": {"parallel": {"tensor": 2}, "mixture": True},
 }
+BF16 = {"dtype": "bfloat16", "activations": "recompute"}
+ROUNDED: dict[str, dict[str, Any]] = {
+    "shard, bf16": {"parallel": {"shard": 2}, "trainer": BF16},
+    "tensor, bf16": {"parallel": {"tensor": 2}, "trainer": BF16},
+}
 FOUR: dict[str, dict[str, Any]] = {
     "shard and tensor, from a checkpoint of shard": {
         "parallel": {"shard": 2, "tensor": 2},
@@ -50,7 +55,7 @@ FOUR: dict[str, dict[str, Any]] = {
 def played(sharp: Path, mixture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each case, in which its processes left what they computed."""
     root = tmp_path_factory.mktemp("sharded")
-    for count, cases in ((2, CASES), (4, FOUR)):
+    for count, cases in ((2, CASES | ROUNDED), (4, FOUR)):
         plans = []
         for name, case in cases.items():
             (root / name).mkdir()
@@ -104,6 +109,18 @@ def test_loss_gradient_and_step_are_those_of_one_process(
     later = read_weights(played / name / "later").tensors
     for key, tensor in single.masters.items():
         torch.testing.assert_close(later[key], tensor, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROUNDED)
+def test_bf16_arithmetic_stays_near_the_fp32_gradient(played: Path, name: str, sharp: Path) -> None:
+    single = LocalTrainer(sharp, FP32)
+    single.forward_backward(aggregated(batch_of()), LOSS)
+    gradients = load_file(played / name / "gradients.safetensors")
+    assert all(gradient.dtype == torch.float32 for gradient in gradients.values())
+    assert distance(gradients, single.gradient) < 0.2
+    moved = read_weights(played / name / "model").tensors
+    assert all(tensor.dtype == torch.float32 for tensor in moved.values())
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from batches import LOSS, batch_of
+from batches import LOSS, batch_of, distance
 from plain_model import plain_logprobs, plain_model
 from transformers import AutoModelForCausalLM
 
@@ -52,14 +52,6 @@ def expected(folder: Path, batch: Sequence[Sample]) -> tuple[float, float, dict[
     (rl_total + ce_total).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
     return float(rl_total.detach()), float(ce_total.detach()), gradients
-
-
-def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
-    """|one - other| / |other| over all parameters."""
-    assert one.keys() == other.keys()
-    off = sum(float((one[n] - other[n]).double().square().sum()) for n in one)
-    size = sum(float(other[n].double().square().sum()) for n in one)
-    return (off / size) ** 0.5
 
 
 def shuffled(batch: Sequence[Sample]) -> list[Sample]:

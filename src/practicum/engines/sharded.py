@@ -91,7 +91,7 @@ class ShardedTrainer(Passes):
         size = layout.settings.context
         packs = micro_batches(batch, self.settings.micro_batch_tokens * size)
         results = []
-        with fast_fp32_matmul(self.fast and self.device == "cpu"), self._arithmetic():
+        with fast_fp32_matmul(self.fast and self.device == "cpu"):
             for first in range(0, len(packs), layout.teams):
                 mine = packs[first : first + layout.teams][layout.team :][:1]
                 # All processes compute, even where there is nothing left for this one.
@@ -114,9 +114,10 @@ class ShardedTrainer(Passes):
     def _outputs(self, model: Any, packed: Packed) -> Outputs:
         self.packed = packed
         self.routes.follow(packed)
-        logprobs, entropy = model(
-            input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
-        ).logits
+        with self._arithmetic():
+            logprobs, entropy = model(
+                input_ids=packed.ids, position_ids=packed.positions, use_cache=False, plan=packed
+            ).logits
         self.packed = None
         if isinstance(packed, Share):
             logprobs, entropy = packed.whole(logprobs), packed.whole(entropy)
@@ -133,14 +134,15 @@ class ShardedTrainer(Passes):
             size = -(-weight.shape[0] // mesh.size())
             part = Part(mesh.get_local_rank() * size, mesh.get_group())
             weight = weight.to_local()
-        return token_logprobs(
-            hidden[0][packed.source],
-            weight,
-            packed.target,
-            packed.temperature,
-            fast=self.fast,
-            part=part,
-        )
+        with torch.autocast(self.device, enabled=False):  # its logits are fp32
+            return token_logprobs(
+                hidden[0][packed.source],
+                weight,
+                packed.target,
+                packed.temperature,
+                fast=self.fast,
+                part=part,
+            )
 
     @torch.no_grad()
     def step(
