@@ -34,7 +34,8 @@ def base(request: pytest.FixtureRequest, tiny: Path, tmp_path: Path) -> Path:
 def adapted(folder: Path, lora: LoRASettings, dtype: str = "float32") -> LocalTrainer:
     """A trainer whose adapters say something, as if they had been trained for long."""
     trainer = LocalTrainer(folder, TrainerSettings.model_validate({"dtype": dtype, "lora": lora}))
-    trainer.flat.data.normal_(0, 0.1, generator=torch.Generator().manual_seed(0))
+    block = torch.empty(len(trainer.block))
+    trainer.block.fill(block.normal_(0, 0.1, generator=torch.Generator().manual_seed(0)))
     trainer._give_rounded()
     return trainer
 
@@ -163,7 +164,7 @@ def test_adapters_begin_the_same_in_every_process(tiny: Path) -> None:
     for seed in (1, 2):
         torch.manual_seed(seed)
         trainer = LocalTrainer(tiny, TrainerSettings(lora=LoRASettings()))
-        begun.append(trainer.flat.detach())
+        begun.append(trainer.block.part(0, len(trainer.block)))
         assert torch.initial_seed() == seed
     assert torch.equal(*begun)
     assert begun[0].abs().max() > 0

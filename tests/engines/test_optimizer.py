@@ -9,15 +9,20 @@ import torch
 from batches import LOSS, batch_of
 
 from practicum.core import EngineError, StoreError
-from practicum.engines import optimizer
+from practicum.engines import masters, optimizer
 from practicum.engines.lora import LoRASettings
-from practicum.engines.optimizer import OptimizerName, make_optimizer
+from practicum.engines.masters import Halves, Whole
+from practicum.engines.optimizer import AdamW, AdamW8bit, Optimizer, OptimizerName
 from practicum.engines.trainer import LocalTrainer, TrainerSettings
 from practicum.learn.aggregate import aggregated
 
 SETTINGS: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 NAMES: list[OptimizerName] = ["adamw", "adamw8bit"]
 NEAR: dict[OptimizerName, float] = {"adamw": 1e-5, "adamw8bit": 0.1}
+
+
+def made_for(name: OptimizerName, block: Whole) -> Optimizer:
+    return AdamW8bit(block, **SETTINGS) if name == "adamw8bit" else AdamW(block, "cpu", **SETTINGS)
 
 
 def by_hand(
@@ -45,27 +50,39 @@ def library(request: pytest.FixtureRequest) -> None:
 def test_it_moves_as_the_paper_says(name: OptimizerName, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimizer, "CHUNK", 1024)  # the last one is of less than a run
     torch.manual_seed(0)
-    block = torch.nn.Parameter(torch.randn(5000))
-    start = block.detach().clone()
+    start = torch.randn(5000)
+    block = Whole(start.clone())
     gradients = [torch.randn(5000) for _ in range(4)]
-    made = make_optimizer(name, block, **SETTINGS)
+    made = made_for(name, block)
     assert made.state() == {}
     for gradient in gradients:
-        block.grad = gradient.clone()
-        made.step(1e-2)
+        made.step(1e-2, gradient.clone())
     wanted = by_hand(start, gradients, 1e-2) - start.double()
-    moved = block.detach().double() - start.double()
+    moved = block.block.double() - start.double()
     assert (moved - wanted).norm() < NEAR[name] * wanted.norm()
+
+
+def test_halves_move_as_a_whole_block_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masters, "CHUNK", 999)
+    torch.manual_seed(0)
+    start = torch.randn(5000)
+    blocks = Whole(start.clone()), Halves(start)
+    optimizers = [AdamW(block, "cpu", **SETTINGS) for block in blocks]
+    for _ in range(4):
+        gradient = torch.randn(5000)
+        for one in optimizers:
+            one.step(1e-2, gradient)
+    whole, halves = (block.part(0, 5000) for block in blocks)
+    torch.testing.assert_close(halves, whole, rtol=0, atol=1e-7)
 
 
 @pytest.mark.usefixtures("library")
 def test_adamw8bit_remembers_two_bytes_a_parameter() -> None:
     sizes = {}
     for name in NAMES:
-        block = torch.nn.Parameter(torch.randn(optimizer.CHUNK + 1000))
-        made = make_optimizer(name, block, **SETTINGS)
-        block.grad = torch.randn(block.shape)
-        made.step(1e-3)
+        block = Whole(torch.randn(optimizer.CHUNK + 1000))
+        made = made_for(name, block)
+        made.step(1e-3, torch.randn(len(block)))
         sizes[name] = sum(t.numel() * t.element_size() for t in made.state().values())
     assert sizes["adamw"] == 8 * (optimizer.CHUNK + 1000)
     assert sizes["adamw8bit"] == pytest.approx(sizes["adamw"] / 4, rel=0.02)

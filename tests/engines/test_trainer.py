@@ -295,7 +295,7 @@ def test_a_trainer_that_is_done_with_leaves_the_memory(sharp: Path) -> None:
     trainer = LocalTrainer(sharp, TrainerSettings())
     trainer.forward_backward(aggregated(batch_of()), LOSS)
     trainer.step(1e-3)
-    left = weakref.ref(trainer.flat)
+    left = weakref.ref(trainer.block)
     del trainer
     gc.collect()
     assert left() is None

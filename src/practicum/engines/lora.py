@@ -34,11 +34,19 @@ def add_lora(model: Any, settings: LoRASettings) -> None:
         task_type="CAUSAL_LM",
     )
     try:
-        inject_adapter_in_model(config, model)
+        with torch.random.fork_rng(devices=[]):  # the same adapters in every process
+            torch.manual_seed(0)
+            inject_adapter_in_model(config, model)
     except ValueError as error:
         raise EngineError(f"cannot add LoRA adapters: {error}") from error
     if isinstance(model.get_output_embeddings(), LoraLayer):
         raise EngineError("the head cannot have LoRA adapters: leave it out of lora.targets")
+    tied = model.config.get_text_config().tie_word_embeddings
+    if tied and isinstance(model.get_input_embeddings(), LoraLayer):
+        raise EngineError(
+            "the embeddings are the head's own table in this model, and the head cannot have LoRA "
+            "adapters: leave them out of lora.targets"
+        )
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("lora_" in name)
 

@@ -1,4 +1,4 @@
-"""AdamW on one block of parameters, with moments in fp32 or in eight bits.
+"""AdamW on one block of master weights, with moments in fp32 or in eight bits.
 
 Decoupled weight decay (Loshchilov and Hutter 2019, arXiv 1711.05101). In eight bits each run of 256
 moments has a scale of its own (Dettmers et al. 2022, arXiv 2110.02861), as bitsandbytes has it: 2
@@ -8,18 +8,20 @@ bytes a parameter instead of 8.
 from typing import Any, Literal, Protocol
 
 import torch
+from torch.optim.adamw import adamw
 
 from practicum.core import EngineError
+from practicum.engines.masters import Masters, Whole
 
 OptimizerName = Literal["adamw", "adamw8bit"]
 CHUNK = 1 << 22  # parameters at once in eight bits: a CPU unpacks their moments into fp32
 
 
 class Optimizer(Protocol):
-    """Changes a block of parameters [N] in place by its gradient."""
+    """Changes master weights [N] by their gradient [N]."""
 
-    def step(self, learning_rate: float) -> None:
-        """Apply the gradient that the block has."""
+    def step(self, learning_rate: float, gradient: torch.Tensor) -> None:
+        """Apply a gradient."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -34,49 +36,68 @@ class Optimizer(Protocol):
         ...
 
 
-def make_optimizer(
-    name: OptimizerName,
-    block: torch.nn.Parameter,
-    *,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-) -> Optimizer:
-    """The optimiser of a block of parameters. Raises EngineError if its library is missing."""
-    made = {"adamw": AdamW, "adamw8bit": AdamW8bit}[name]
-    return made(block, betas=betas, eps=eps, weight_decay=weight_decay)
-
-
 class AdamW:
     """Moments in fp32."""
 
-    def __init__(self, block: torch.nn.Parameter, **settings: Any) -> None:
-        self._block = block
-        self._optimizer = torch.optim.AdamW([block], lr=0.0, fused=True, **settings)
+    def __init__(
+        self,
+        masters: Masters,
+        device: str,
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+    ) -> None:
+        self._masters, self._device, self._steps = masters, device, 0
+        self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
+        self._state: dict[str, torch.Tensor] = {}
 
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, gradient: torch.Tensor) -> None:
         """See `Optimizer`."""
-        self._optimizer.param_groups[0]["lr"] = learning_rate
-        self._optimizer.step()
+        if not self._state:
+            self.begin(0)
+            self._allocate()
+
+        def change(at: slice, values: torch.Tensor) -> None:
+            adamw(
+                [values],
+                [gradient[at]],
+                [self._state["exp_avg"][at]],
+                [self._state["exp_avg_sq"][at]],
+                [],
+                [torch.tensor(float(self._steps), device=self._device)],
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                lr=learning_rate,
+                beta1=self._betas[0],
+                beta2=self._betas[1],
+                eps=self._eps,
+                weight_decay=self._weight_decay,
+            )
+
+        self._masters.update(change)
+        self._steps += 1
 
     def state(self) -> dict[str, torch.Tensor]:
         """`exp_avg` and `exp_avg_sq`, each [N]."""
-        kept = self._optimizer.state.get(self._block, {})
-        return {name: kept[name] for name in ("exp_avg", "exp_avg_sq") if name in kept}
+        return self._state
 
     def begin(self, steps: int) -> None:
         """See `Optimizer`."""
-        kept = self._optimizer.state[self._block]
-        kept.clear()
+        self._steps, self._state = steps, {}
         if steps:
-            kept["step"] = torch.tensor(float(steps))
-            kept |= {name: torch.zeros_like(self._block) for name in ("exp_avg", "exp_avg_sq")}
+            self._allocate()
+
+    def _allocate(self) -> None:
+        for name in ("exp_avg", "exp_avg_sq"):
+            self._state[name] = torch.zeros(len(self._masters), device=self._device)
 
 
 class AdamW8bit:
     """Moments in eight bits, some parameters at a time."""
 
-    def __init__(self, block: torch.nn.Parameter, **settings: Any) -> None:
+    def __init__(self, masters: Whole, **settings: Any) -> None:
         try:
             from bitsandbytes.optim import AdamW8bit as Library
         except ImportError as error:
@@ -84,18 +105,16 @@ class AdamW8bit:
                 'optimizer = "adamw8bit" needs bitsandbytes: pip install "practicum[8bit]", or set '
                 '"adamw"'
             ) from error
-        self._block = block
-        self._parts = [torch.nn.Parameter(part) for part in block.data.split(CHUNK)]
+        self._parts = [torch.nn.Parameter(part) for part in masters.block.split(CHUNK)]
         self._optimizer = Library(self._parts, lr=0.0, min_8bit_size=1, **settings)
         self._state: dict[str, torch.Tensor] = {}
 
-    def step(self, learning_rate: float) -> None:
+    def step(self, learning_rate: float, gradient: torch.Tensor) -> None:
         """See `Optimizer`."""
         if not self._state:
             self._allocate(0)
-        assert self._block.grad is not None
         self._optimizer.param_groups[0]["lr"] = learning_rate
-        for part, grad in zip(self._parts, self._block.grad.split(CHUNK), strict=True):
+        for part, grad in zip(self._parts, gradient.split(CHUNK), strict=True):
             part.grad = grad
         self._optimizer.step()
         for part in self._parts:

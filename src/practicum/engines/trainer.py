@@ -24,8 +24,9 @@ from practicum.engines.checkpointing import Activations, limit_activations
 from practicum.engines.contract import TokenLoss, Weights
 from practicum.engines.head import fast_fp32_matmul, token_logprobs
 from practicum.engines.lora import LoRASettings, add_lora, merged
+from practicum.engines.masters import Halves, Masters, Named, Whole
 from practicum.engines.memory import release_freed_memory
-from practicum.engines.optimizer import OptimizerName, make_optimizer
+from practicum.engines.optimizer import AdamW, AdamW8bit, Optimizer, OptimizerName
 from practicum.engines.packing import Packed, micro_batches
 from practicum.engines.passes import Outputs, Passes
 from practicum.engines.rope import RopeSettings, position_limit
@@ -92,11 +93,17 @@ class LocalTrainer(Passes):
             trained[VALUE_HEAD] = read_value_head(folder, width).to(device)
         self.shapes = {name: tensor.shape for name, tensor in trained.items()}
         # All that is trained lies in one block of memory: it comes and goes as a whole.
-        self.flat = torch.nn.Parameter(torch.cat([t.flatten() for t in trained.values()]))
-        views = self._views(self.flat.data)
-        self.value_head, self.head_rate = views.pop(VALUE_HEAD, None), head_rate
-        self.masters = {name: p.data for name, p in named.items()} | views
-        self.gradient: dict[str, torch.Tensor] = {}  # in fp32; empty before the first batch
+        block = torch.cat([t.flatten() for t in trained.values()])
+        frozen = {name: p.data for name, p in named.items() if name not in trained}
+        eight_bit = settings.optimizer == "adamw8bit"
+        whole = frozen or value_head or eight_bit or self.dtype == torch.float32
+        self.block: Masters = Whole(block) if whole else Halves(block)
+        self.value_head = self._views(block)[VALUE_HEAD] if value_head else None
+        self.head_rate = head_rate
+        named_shapes = {n: shape for n, shape in self.shapes.items() if n != VALUE_HEAD}
+        self.masters = Named(named_shapes, self.block, frozen)
+        self.gradient_block: torch.Tensor | None = None  # in fp32; None before the first batch
+        self.gradient: dict[str, torch.Tensor] = {}  # its parts by name
         head = self.model.get_output_embeddings().weight
         (self.head,) = (name for name, parameter in named.items() if parameter is head)
         self._models = [self.model, *(_double(self.model) for _ in range(1, self._streams.count))]
@@ -104,25 +111,24 @@ class LocalTrainer(Passes):
         self._idle: SimpleQueue[Any] = SimpleQueue()
         for model in self._models:
             self._idle.put(model)
-            for name in views:
+            for name in self.shapes.keys() - {VALUE_HEAD}:
                 hook = partial(_add_gradient, weakref.ref(self), name)
                 model.get_parameter(name).register_post_accumulate_grad_hook(hook)
-        self._give({n: t.to(self.dtype) for n, t in self.masters.items() if n not in trained})
+        self._give({name: tensor.to(self.dtype) for name, tensor in frozen.items()})
         self._give_rounded()
-        self.optimizer = make_optimizer(
-            settings.optimizer,
-            self.flat,
-            betas=settings.betas,
-            eps=settings.eps,
-            weight_decay=settings.weight_decay,
+        options: dict[str, Any] = settings.model_dump(include={"betas", "eps", "weight_decay"})
+        self.optimizer: Optimizer = (
+            AdamW8bit(self.block, **options)
+            if eight_bit and isinstance(self.block, Whole)
+            else AdamW(self.block, device, **options)
         )
         self.steps = 0
 
     def forward_backward(self, batch: Sequence[Sample], loss: TokenLoss) -> dict[str, float]:
         """Add gradients; see `Trainer`. Returns the means of the loss and of its metrics."""
-        if self.flat.grad is None:
-            self.flat.grad = torch.zeros_like(self.flat)
-            self.gradient = self._views(self.flat.grad)
+        if self.gradient_block is None:
+            self.gradient_block = torch.zeros(len(self.block), device=self.device)
+            self.gradient = self._views(self.gradient_block)
         totals = self._forward_backward(batch, loss)
         for name, grad in self._rows:
             self.gradient[name].index_add_(0, grad._indices()[0], grad._values().float())
@@ -161,7 +167,7 @@ class LocalTrainer(Passes):
         hidden = hidden[packed.source]  # [U, D]
         logprobs, entropy = token_logprobs(
             hidden,
-            self.masters[self.head],
+            model.get_output_embeddings().weight,
             packed.target,
             packed.temperature,
             fast=self.fast,
@@ -193,29 +199,28 @@ class LocalTrainer(Passes):
         self, learning_rate: float, accept: Callable[[float], bool] = math.isfinite
     ) -> dict[str, float]:
         """Clip, apply and clear the gradient; see `Trainer`."""
-        if self.flat.grad is None:
+        if self.gradient_block is None:
             raise EngineError("there is no gradient to apply: call forward_backward first")
-        norm = self._clip()
+        norm = self._clip(self.gradient_block)
         accepted = accept(norm)
         if accepted:
             head = self.value_head
             before = None if head is None else head.clone()
-            self.optimizer.step(learning_rate)
+            self.optimizer.step(learning_rate, self.gradient_block)
             if head is not None and before is not None:
                 head.copy_(before + self.head_rate * (head - before))
             self.steps += 1
-        self.flat.grad, self.gradient = None, {}  # before the rounded copy takes its place
+        self.gradient_block, self.gradient = None, {}  # before a rounded copy takes its place
         release_freed_memory()
         if accepted:
             self._give_rounded()
         return {"grad_norm": norm, "skipped": float(not accepted), "lr": learning_rate}
 
-    def _clip(self) -> float:
+    def _clip(self, gradient: torch.Tensor) -> float:
         """Bound the norm of the gradient; the norm that it had. That of a value head is apart."""
-        assert self.flat.grad is not None
         head = 0 if self.value_head is None else self.value_head.numel()
         norms = []
-        for part in self.flat.grad.split([self.flat.numel() - head, head]):
+        for part in gradient.split([len(gradient) - head, head]):
             block = torch.nn.Parameter(part)
             block.grad = part
             norm = torch.nn.utils.clip_grad_norm_([block], self.settings.max_grad_norm)
@@ -223,7 +228,7 @@ class LocalTrainer(Passes):
         return norms[0] if math.isfinite(norms[1]) else norms[1]
 
     def _views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts of a block like `self.flat`, by name."""
+        """The parts of a block of what is trained, by name."""
         parts = flat.split([shape.numel() for shape in self.shapes.values()])
         return {n: part.view(s) for (n, s), part in zip(self.shapes.items(), parts, strict=True)}
 
@@ -234,8 +239,8 @@ class LocalTrainer(Passes):
                 model.get_parameter(name).data = tensors[name]
 
     def _give_rounded(self) -> None:
-        """The trained masters as they are now, in new memory: what was published stays."""
-        self._give(self._views(self.flat.data.to(self.dtype)))
+        """The trained masters as they are now; in bf16 what was published stays as it was."""
+        self._give(self._views(self.block.rounded(self.dtype)))
 
     @torch.no_grad()
     def publish(self) -> Weights:
@@ -250,7 +255,7 @@ class LocalTrainer(Passes):
             return Weights(digest(masters), tensors)
         return Weights(digest(masters), {n: p.data for n, p in self.model.named_parameters()})
 
-    def _merged(self) -> dict[str, torch.Tensor]:
+    def _merged(self) -> Mapping[str, torch.Tensor]:
         """The fp32 weights by plain names, each adapted layer's update added to its base."""
         if not self.settings.lora:
             return self.masters
@@ -263,7 +268,7 @@ class LocalTrainer(Passes):
 
     def save(self, folder: Path) -> None:
         """Trained weights and optimiser state as safetensors, a file each."""
-        for kind, tensors in self._state().items():
+        for kind, tensors in self._state(self.block.part(0, len(self.block))).items():
             save_file(tensors, folder / f"{kind}.safetensors")
         (folder / "trainer.json").write_text(json.dumps({"steps": self.steps}))
 
@@ -272,19 +277,22 @@ class LocalTrainer(Passes):
         """Go on from what `save` wrote. Raises StoreError when it does not fit this model."""
         self.steps = json.loads((folder / "trainer.json").read_text())["steps"]
         self.optimizer.begin(self.steps)
+        read = torch.empty(len(self.block), device=self.device)
+        state = self._state(read)
         if (folder / ".metadata").exists():
-            _read_sharded(folder, self._state())
+            _read_sharded(folder, state)
         else:
-            for kind, tensors in self._state().items():
+            for kind, tensors in state.items():
                 _read(folder / f"{kind}.safetensors", tensors)
+        self.block.fill(read)
         self._give_rounded()
 
-    def _state(self) -> dict[str, dict[str, torch.Tensor]]:
-        """What is trained and what the optimiser remembers, each by the parameters' names."""
-        blocks = {"weights": self.flat.data, **self.optimizer.state()}
+    def _state(self, block: torch.Tensor) -> dict[str, dict[str, torch.Tensor]]:
+        """What is trained, in `block`, and what the optimiser remembers, each by its names."""
+        blocks = {"weights": block, **self.optimizer.state()}
         return {
-            kind: self._views(block) if block.shape == self.flat.shape else {kind: block}
-            for kind, block in blocks.items()
+            kind: self._views(one) if len(one) == len(block) else {kind: one}
+            for kind, one in blocks.items()
         }
 
     def export(self, folder: Path) -> None:
@@ -293,7 +301,7 @@ class LocalTrainer(Passes):
         with torch.no_grad():
             weights = self._merged()
         folder.mkdir(parents=True, exist_ok=True)
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(weights), folder / "model.safetensors", metadata={"format": "pt"})
         if self.value_head is not None:
             write_value_head(folder, self.value_head)
         config.save_pretrained(folder)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import torch
 
-from practicum.core import Episode, Task
+from practicum.core import Episode, RecipeError, Task
 from practicum.domains import get_domain
 from practicum.engines.policy import SamplerPolicy
+from practicum.engines.rope import position_limit
 from practicum.engines.sampler import LocalSampler
 from practicum.engines.trainer import read_weights
 from practicum.learn.stage import Progress
@@ -67,14 +68,24 @@ def make_sampler(recipe: Recipe, folder: Path, renderer: Renderer) -> LocalSampl
         dtype=recipe.sampler.dtype,
         device=device_of(recipe.device),
         max_rows=recipe.sampler.max_rows,
+        rope=recipe.rope,
     )
 
 
 def make_policy(
     recipe: Recipe, sampler: LocalSampler, renderer: Renderer, name: str, temperature: float
 ) -> SamplerPolicy:
-    """A policy over `sampler` with the recipe's seed."""
-    window = sampler.model.config.get_text_config().max_position_embeddings
+    """A policy over `sampler` with the recipe's seed.
+
+    Raises RecipeError for a window that is longer than the model.
+    """
+    limit = position_limit(sampler.model.config)
+    window = recipe.sampler.window or limit
+    if window > limit:
+        raise RecipeError(
+            f"sampler.window is {window} tokens, but the model has {limit} positions: make it "
+            "smaller, or let [rope] scale the model's positions"
+        )
     return SamplerPolicy(
         name, sampler, renderer, temperature=temperature, seed=recipe.seed, window=window
     )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from practicum.core import RecipeError
 from practicum.domains import get_domain
 from practicum.engines.parallel import ParallelSettings
+from practicum.engines.rope import RopeSettings
 from practicum.engines.trainer import TrainerSettings
 from practicum.learn.distil import DistilSettings
 from practicum.learn.preference import PreferenceSettings
@@ -52,6 +53,7 @@ class SamplerSettings(Strict):
 
     dtype: str = Field("bfloat16", pattern="^(bfloat16|float32)$")
     max_rows: int = Field(48, ge=1)  # episodes decoded at once by one thread
+    window: int = Field(0, ge=0)  # tokens of a whole conversation; 0: as many as the model has
 
 
 class EvaluationSettings(Strict):
@@ -92,6 +94,7 @@ class Recipe(Strict):
     threads: int = Field(0, ge=0)  # of torch on the CPU; 0: one for each core
     domains: DomainSettings
     stages: list[StageSettings] = Field(min_length=1)
+    rope: RopeSettings | None = None  # of all models of the run: the policy and those beside it
     sampler: SamplerSettings = SamplerSettings()
     trainer: TrainerSettings = TrainerSettings()
     parallel: ParallelSettings = ParallelSettings()

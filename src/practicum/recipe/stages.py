@@ -170,11 +170,12 @@ class Stages:
     ) -> LocalTrainer | LedTrainer:
         """With a value head that learns so much quicker than the rest, or without one."""
         if self.workers:
-            return LedTrainer(self.workers, folder, settings)
+            return LedTrainer(self.workers, folder, settings, rope=self.recipe.rope)
         return LocalTrainer(
             folder,
             settings,
             device=self.device,
+            rope=self.recipe.rope,
             value_head=head_rate is not None,
             head_rate=head_rate or 1.0,
         )
