@@ -134,7 +134,7 @@ class Peak(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes = 0
+        self.bytes = self.at_most = 0  # `at_most` counts what has gone since it was last looked at
         self.made: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(
@@ -148,9 +148,14 @@ class Peak(TorchDispatchMode):
         for tensor in tree_leaves(results):
             if isinstance(tensor, torch.Tensor) and not tensor.is_sparse:
                 storage = tensor.untyped_storage()
-                self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.made = {at: pair for at, pair in self.made.items() if not pair[0].expired()}
-        self.bytes = max(self.bytes, sum(size for _, size in self.made.values()))
+                known = self.made.get(storage._cdata)
+                if known is None or known[0].expired():
+                    self.made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                    self.at_most += storage.nbytes()
+        if self.at_most > self.bytes:
+            self.made = {at: pair for at, pair in self.made.items() if not pair[0].expired()}
+            self.at_most = sum(size for _, size in self.made.values())
+            self.bytes = max(self.bytes, self.at_most)
         return results
 
 

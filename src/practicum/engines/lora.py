@@ -6,6 +6,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from practicum.core import EngineError
+from practicum.models.quiet import quiet
 
 
 class LoRASettings(BaseModel):
@@ -23,8 +24,9 @@ def add_lora(model: Any, settings: LoRASettings) -> None:
 
     Raises EngineError for targets that the model lacks, and for its head, which is computed apart.
     """
-    from peft import LoraConfig, inject_adapter_in_model
-    from peft.tuners.lora import LoraLayer
+    with quiet():  # it looks for bitsandbytes, which has much to say
+        from peft import LoraConfig, inject_adapter_in_model
+        from peft.tuners.lora import LoraLayer
 
     config = LoraConfig(
         r=settings.rank,
@@ -34,7 +36,7 @@ def add_lora(model: Any, settings: LoRASettings) -> None:
         task_type="CAUSAL_LM",
     )
     try:
-        with torch.random.fork_rng(devices=[]):  # the same adapters in every process
+        with quiet(), torch.random.fork_rng(devices=[]):  # the same adapters in every process
             torch.manual_seed(0)
             inject_adapter_in_model(config, model)
     except ValueError as error:

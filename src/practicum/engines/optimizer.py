@@ -12,6 +12,7 @@ from torch.optim.adamw import adamw
 
 from practicum.core import EngineError
 from practicum.engines.masters import Masters, Whole
+from practicum.models.quiet import quiet
 
 OptimizerName = Literal["adamw", "adamw8bit"]
 CHUNK = 1 << 22  # parameters at once in eight bits: a CPU unpacks their moments into fp32
@@ -99,7 +100,8 @@ class AdamW8bit:
 
     def __init__(self, masters: Whole, **settings: Any) -> None:
         try:
-            from bitsandbytes.optim import AdamW8bit as Library
+            with quiet():
+                from bitsandbytes.optim import AdamW8bit as Library
         except ImportError as error:
             raise EngineError(
                 'optimizer = "adamw8bit" needs bitsandbytes: pip install "practicum[8bit]", or set '
