@@ -287,7 +287,7 @@ def test_tokens_come_as_often_as_their_probability_says(sampler: LocalSampler) -
     prompts = [Prompt(ids, f"n{i}", 1) for i in range(4000)]
     sampler.max_rows = 1000
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("practicum.engines.sampler.HEAD_ROWS", 100)  # of 512
+        patch.setattr("practicum.engines.sampler.BLOCK", 100)  # of 512
         said = sampler.sample(prompts)
     counts = Counter(completion.ids[0] for completion in said)
     lps = {c.ids[0]: c.logprobs[0] for c in said}

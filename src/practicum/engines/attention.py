@@ -103,7 +103,7 @@ def attend_with_lse(
     q [B, H, C, D], k and v [B, H, T, D], additive mask [B, 1, C, T] -> [B, H, C, D], [B, H, C].
     """
     if q.device.type == "cpu":
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
             q, k, v, 0.0, False, attn_mask=mask, scale=scale
         )
     scores = (q @ k.transpose(-1, -2)).float() * scale + mask
@@ -115,5 +115,4 @@ def merge(
     a: torch.Tensor, a_lse: torch.Tensor, b: torch.Tensor, b_lse: torch.Tensor
 ) -> torch.Tensor:
     """Attention over the union of two disjoint sets of keys, from the two parts."""
-    share = torch.sigmoid(a_lse.float() - b_lse.float())[..., None]
-    return (a.float() * share + b.float() * (1 - share)).to(a.dtype)
+    return torch.lerp(b, a, torch.sigmoid(a_lse - b_lse)[..., None].to(a.dtype))

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from practicum.core import Stop
 from practicum.engines.contract import Prompt
+from practicum.engines.decoder import Decoder
 from practicum.engines.kv import Prefix, Wave
 from practicum.engines.routing import Routes
 
@@ -60,7 +61,7 @@ class Decoding:
 
     def __init__(
         self,
-        model: Any,
+        decoder: Decoder,
         rows: Iterable[Row],
         draw: Draw,
         finish: Callable[[Row, Stop], Future[Prompt | None] | None],
@@ -71,16 +72,15 @@ class Decoding:
         routes: Routes | None = None,
     ) -> None:
         self.routes = routes
-        self.model, self.draw, self.finish, self.check = model, draw, finish, check
+        self.decoder, self.draw, self.finish, self.check = decoder, draw, finish, check
         self.max_rows, self.stop_ids = max_rows, stop_ids
         self.waiting = deque(rows)  # have not begun
         self.seats: list[Row | None] = []  # rows of the wave; None: its turn is over, it may go
         self.parked: list[Row] = []  # between two turns
         self.known: dict[tuple[int, ...], Prefix] = {}  # of prompts that rows still begin with
-        self.wave = Wave(model, routes=routes)
-        size = model.get_output_embeddings().weight.shape[1]
+        self.wave = Wave(decoder, routes=routes)
         # [seats, hidden], from which the next tokens are drawn
-        self.hidden = torch.empty((0, size), dtype=model.dtype, device=model.device)
+        self.hidden = torch.empty((0, decoder.width), dtype=decoder.dtype, device=decoder.device)
         self.step = 0
 
     @torch.no_grad()
@@ -168,11 +168,11 @@ class Decoding:
         fresh = [row for row in rows if row.prefix is None]
         if fresh:
             self._share(fresh)
-            wave = Wave(self.model, [(row.prefix, None) for row in fresh])
+            wave = Wave(self.decoder, [(row.prefix, None) for row in fresh])
             self._append(fresh, wave, torch.stack([row.prefix.last for row in fresh if row.prefix]))
         going_on = [row for row in rows if row.held]
         for chunk in _chunks(going_on, lambda row: len(row.prompt.ids) - len(row.held)):
-            wave = Wave(self.model, [(row.prefix, row.suffix) for row in chunk], self.routes)
+            wave = Wave(self.decoder, [(row.prefix, row.suffix) for row in chunk], self.routes)
             hidden = _feed(wave, [row.prompt.ids[len(row.held) :] for row in chunk])
             if wave.noted is not None:
                 for row, noted in zip(chunk, wave.noted, strict=True):
@@ -198,7 +198,7 @@ class Decoding:
         known = self.known | {prefix.ids: prefix for prefix in there if prefix}
         new = [ids for ids in dict.fromkeys(row.prompt.ids for row in rows) if ids not in known]
         for chunk in _chunks(new, len):
-            wave = Wave(self.model, [(None, None)] * len(chunk), self.routes)
+            wave = Wave(self.decoder, [(None, None)] * len(chunk), self.routes)
             last = _feed(wave, chunk)
             for at, ids in enumerate(chunk):
                 noted = None if wave.noted is None else wave.noted[at, : len(ids)]

@@ -7,12 +7,12 @@ log-sum-exp.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn.functional import pad
 
 from practicum.engines.attention import attend_with_lse, merge
+from practicum.engines.decoder import Decoder
 from practicum.engines.routing import Routes
 
 
@@ -40,7 +40,7 @@ class Wave:
 
     def __init__(
         self,
-        model: Any,
+        decoder: Decoder,
         rows: Sequence[tuple[Prefix | None, torch.Tensor | None]] = (),
         routes: Routes | None = None,
     ) -> None:
@@ -48,11 +48,12 @@ class Wave:
 
         With `routes`, `noted` holds the experts of the tokens that were fed last.
         """
-        config = model.config.get_text_config()
-        self.model, self.routes = model, routes
+        config = decoder.config
+        self.decoder, self.routes = decoder, routes
         self.noted: torch.Tensor | None = None  # [R, C, layers, k]
-        self.dtype, self.device = model.dtype, model.device
+        self.dtype, self.device = decoder.dtype, decoder.device
         self.kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+        self.share = config.num_attention_heads // self.kv_heads  # query heads to one of keys
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         lengths = [0 if suffix is None else suffix.shape[3] for _, suffix in rows]
         self.lengths = torch.tensor(lengths, dtype=torch.long)  # [R] suffix lengths
@@ -145,12 +146,7 @@ class Wave:
         positions = offset[:, None] + torch.arange(width)
         if self.routes:
             self.routes.note()
-        hidden = self.model.get_decoder()(
-            input_ids=ids.to(self.device),
-            position_ids=positions.to(self.device),
-            use_cache=False,
-            plan=plan,
-        ).last_hidden_state
+        hidden = self.decoder(ids.to(self.device), positions.to(self.device), plan)
         if self.routes:
             self.noted = self.routes.noted().unflatten(0, ids.shape)
         self.lengths = before + counts
@@ -168,9 +164,11 @@ class _Step:
         self.reach = int(before.max()) + width
         self.at = (before[:, None] + torch.arange(width)).to(device)  # [R, C] where new keys go
         self.index = torch.arange(n, device=device)[:, None]
+        same = bool((before == before[0]).all())
+        self.columns_at = slice(int(before[0]), int(before[0]) + width) if same else None
         sees = torch.arange(self.reach) <= before[:, None, None] + torch.arange(width)[:, None]
-        self.mask = _mask(sees, wave.dtype).to(device)[:, None]  # [R, 1, C, reach]
-        self.grid: torch.Tensor | None = None
+        sees = sees.repeat(1, wave.share, 1)  # those query heads are folded into the queries
+        self.mask = _mask(sees, wave.dtype).to(device)[:, None]  # [R, 1, share * C, reach]
         if wave.shared is not None:
             owner = wave.owner
             p = wave.shared_lengths.shape[0]
@@ -179,13 +177,16 @@ class _Step:
             starts = torch.cumsum(counts, 0) - counts
             slot = torch.empty(n, dtype=torch.long)
             slot[order] = torch.arange(n) - starts[owner[order]]
-            self.columns = int(counts.max())
-            grid = torch.zeros((p, self.columns), dtype=torch.long)
-            grid[owner, slot] = torch.arange(n)
-            self.grid = grid.view(-1).to(device)
-            self.back = (owner * self.columns + slot).to(device)
+            most = int(counts.max())
+            self.groups = p, most
+            back = owner * most + slot  # where each row is among the groups
+            self.regular = n == p * most and bool((back == torch.arange(n)).all())
+            grid = torch.zeros(p * most, dtype=torch.long)
+            grid[back] = torch.arange(n)
+            self.grid, self.back = grid.to(device), back.to(device)
             sees = torch.arange(wave.shared.shape[4]) < wave.shared_lengths[:, None]
-            self.prefix_mask = _mask(sees, wave.dtype).to(device)[:, None, None]  # [P, 1, 1, T]
+            mask = _mask(sees, wave.dtype).to(device)[:, None, None]
+            self.prefix_mask = mask.expand(-1, -1, most * wave.share * width, -1)
 
     def attend(
         self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -193,39 +194,34 @@ class _Step:
         """Own suffix and shared prefix, merged. See `Plan`."""
         wave = self.wave
         n, heads, width, dim = q.shape
-        kv_heads = wave.kv_heads
-        share = heads // kv_heads  # query heads that read one key head, folded into the queries
         keys, values = wave.slab[layer]
-        keys[self.index, :, self.at] = k.transpose(1, 2)
-        values[self.index, :, self.at] = v.transpose(1, 2)
-        queries = q.reshape(n, kv_heads, share * width, dim)
-        mask = self.mask
-        if share > 1 and width > 1:
-            mask = mask[:, :, None].expand(-1, -1, share, -1, -1).flatten(2, 3)
-        elif share > 1:
-            mask = mask.expand(-1, -1, share, -1)
-        out, lse = attend_with_lse(
-            queries,
-            keys[:, :, : self.reach],
-            values[:, :, : self.reach],
-            mask,
-            scale,
+        if self.columns_at:
+            keys[:, :, self.columns_at] = k
+            values[:, :, self.columns_at] = v
+        else:
+            keys[self.index, :, self.at] = k.transpose(1, 2)
+            values[self.index, :, self.at] = v.transpose(1, 2)
+        queries = q.reshape(n, wave.kv_heads, wave.share * width, dim)
+        own, lse = attend_with_lse(
+            queries, keys[:, :, : self.reach], values[:, :, : self.reach], self.mask, scale
         )
-        if self.grid is not None and wave.shared is not None:
-            p = wave.shared_lengths.shape[0]
-            rows_q = self.columns * share * width
-            grouped = queries[self.grid].view(p, self.columns, kv_heads, share * width, dim)
-            grouped = grouped.transpose(1, 2).reshape(p, kv_heads, rows_q, dim)
-            prefix_k, prefix_v = wave.shared[layer]
-            far, far_lse = attend_with_lse(
-                grouped, prefix_k, prefix_v, self.prefix_mask.expand(-1, -1, rows_q, -1), scale
-            )
-            far = far.reshape(p, kv_heads, self.columns, share * width, dim).transpose(1, 2)
-            far_lse = far_lse.reshape(p, kv_heads, self.columns, share * width).transpose(1, 2)
-            out = merge(
-                out,
-                lse,
-                far.flatten(0, 1)[self.back],
-                far_lse.flatten(0, 1)[self.back],
-            )
-        return out.reshape(n, heads, width, dim).transpose(1, 2)
+        if wave.shared is not None:
+            own = merge(own, lse, *self._far(wave.shared[layer], queries, scale))
+        return own.reshape(n, heads, width, dim).transpose(1, 2)
+
+    def _far(
+        self, shared: torch.Tensor, queries: torch.Tensor, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attention to the shared prefixes, [R, Hkv, C, D], and its log-sum-exp.
+
+        The queries of a group are put together, so that its prefix is read once.
+        """
+        p, most = self.groups
+        heads, width, dim = queries.shape[1:]
+        if not self.regular:
+            queries = queries[self.grid]
+        grouped = queries.view(p, most, heads, width, dim).transpose(1, 2).flatten(2, 3)
+        out, lse = attend_with_lse(grouped, shared[0], shared[1], self.prefix_mask, scale)
+        out = out.view(p, heads, most, width, dim).transpose(1, 2).flatten(0, 1)
+        lse = lse.view(p, heads, most, width).transpose(1, 2).flatten(0, 1)
+        return (out, lse) if self.regular else (out[self.back], lse[self.back])

@@ -9,14 +9,15 @@ import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch.nn.functional import linear
+from torch.nn.functional import pad
 
 from practicum.core import EngineError, Stop
 from practicum.engines.attention import load_model
-from practicum.engines.blocked import blocked_weights
 from practicum.engines.contract import Completion, Follow, Prompt, Weights
+from practicum.engines.decoder import Decoder, decoder_of
 from practicum.engines.decoding import Decoding, Draw, Row
 from practicum.engines.head import fast_fp32_matmul
 from practicum.engines.memory import release_freed_memory
@@ -24,7 +25,8 @@ from practicum.engines.rope import RopeSettings
 from practicum.engines.routing import Routes, packed_routes
 from practicum.engines.streams import Streams
 
-HEAD_ROWS = 4096  # rows of the head at a time, which oneDNN copies into bf16
+THREAD_BYTES = 2 << 20  # of a weight, to read which takes longer than to wake a thread
+BLOCK = 512  # tokens of the vocabulary that are drawn from at a time
 
 
 def uniform(noise: str, position: int) -> float:
@@ -36,8 +38,8 @@ def uniform(noise: str, position: int) -> float:
 class LocalSampler:
     """A `Sampler` on this machine's CPU or GPU.
 
-    At most `max_rows` rows are decoded together, since each step reads all weights once for all of
-    them. Where there are more rows and threads, further such waves run side by side.
+    At most `max_rows` rows are decoded together: each step reads all weights once for all of them.
+    Of more rows, further such waves run side by side, as many as there are threads for.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class LocalSampler:
         self.stop_ids = frozenset(stop_ids)
         self.max_rows = max_rows
         self.fast = dtype != "float32"
-        self._streams = Streams(streams or (torch.get_num_threads() if device == "cpu" else 1))
+        self._streams = Streams(streams or (_waves(self.model) if device == "cpu" else 1))
         self._stopped = threading.Event()
 
     @torch.no_grad()
@@ -88,7 +90,8 @@ class LocalSampler:
         if not self.digest:
             raise EngineError("the sampler has no weights yet: call load(trainer.publish()) first")
         self._stopped.clear()
-        draw = self._drawing(temperature, list(banned))
+        decoder = decoder_of(self.model)
+        draw = _drawing(decoder, temperature, list(banned))
         last: dict[int, Completion] = {}
 
         def finish(row: Row, stop: Stop) -> Future[Prompt | None] | None:
@@ -99,7 +102,7 @@ class LocalSampler:
 
         def decode(indices: Sequence[int]) -> None:
             Decoding(
-                self.model,
+                decoder,
                 [Row(index, prompts[index]) for index in indices],
                 draw,
                 finish,
@@ -109,55 +112,50 @@ class LocalSampler:
                 routes=self._routes,
             ).run()
 
-        # Both change what all threads of the process see, so they are set around them.
-        with fast_fp32_matmul(self.fast), blocked_weights(self.model):
-            self._streams.run(decode, _deal(prompts, self._waves(len(prompts))))
+        with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
+            waves = min(self._streams.count, -(-len(prompts) // self.max_rows))
+            self._streams.run(decode, _deal(prompts, waves))
         release_freed_memory()
         return [last[index] for index in range(len(prompts))]
-
-    def _waves(self, rows: int) -> int:
-        """How many waves to decode side by side."""
-        return min(self._streams.count, -(-rows // self.max_rows))
 
     def _check(self) -> None:
         if self._stopped.is_set():
             raise EngineError("sampling was given up")
 
-    def _drawing(self, temperature: float, banned: list[int]) -> Draw:
-        """What draws tokens by inverse CDF at numbers that their noise gives.
 
-        First a block of the vocabulary is drawn, then a token in it: only that block is summed up.
-        """
-        blocks = self.model.get_output_embeddings().weight.float().split(HEAD_ROWS)
+def _waves(model: Any) -> int:
+    """How many waves to run side by side: threads that each have enough to do in an operation."""
+    layers = [m.weight for m in model.get_decoder().modules() if isinstance(m, torch.nn.Linear)]
+    widest = max((weight.nbytes for weight in layers), default=0)
+    threads = torch.get_num_threads()
+    return threads // max(1, min(threads, widest // THREAD_BYTES))
 
-        def draw(
-            hidden: torch.Tensor, noise: Sequence[tuple[str, int]]
-        ) -> tuple[list[int], list[float]]:
-            hidden = hidden.float()
-            logits = [linear(hidden, block) for block in blocks]
-            for token in banned:
-                logits[token // HEAD_ROWS][:, token % HEAD_ROWS] = float("-inf")
-            if temperature > 0 and temperature != 1:
-                for part in logits:
-                    part /= temperature
-            lses = torch.stack([part.logsumexp(-1) for part in logits])  # [blocks, R]
-            lse = lses.logsumexp(0)
-            if temperature > 0:
-                masses = (lses - lse).exp().T  # [R, blocks]
-                numbers = torch.tensor([[uniform(*key)] for key in noise], device=lse.device)
-                which, left = _inverse_cdf(masses, numbers)
-            else:
-                which = torch.stack([part.amax(-1) for part in logits]).argmax(0)
-            rows = [logits[block][row] for row, block in enumerate(which.tolist())]
-            chosen = torch.nn.utils.rnn.pad_sequence(rows, True, float("-inf"))  # [R, HEAD_ROWS]
-            if temperature > 0:
-                at, _ = _inverse_cdf((chosen - lse[:, None]).exp_(), left)
-            else:
-                at = chosen.argmax(-1)
-            logprobs = chosen.gather(1, at[:, None])[:, 0] - lse
-            return (which * HEAD_ROWS + at).tolist(), logprobs.tolist()
 
-        return draw
+def _drawing(decoder: Decoder, temperature: float, banned: list[int]) -> Draw:
+    """What draws tokens by inverse CDF at numbers that their noise gives.
+
+    First a block of the vocabulary is drawn, then a token in it: only that block is summed up.
+    """
+
+    def draw(
+        hidden: torch.Tensor, noise: Sequence[tuple[str, int]]
+    ) -> tuple[list[int], list[float]]:
+        logits = decoder.logits(hidden)
+        logits[:, banned] = float("-inf")
+        if temperature > 0 and temperature != 1:
+            logits /= temperature
+        masses = logits.softmax(-1)
+        if temperature > 0:
+            numbers = torch.tensor([[uniform(*key)] for key in noise], device=masses.device)
+            blocks = pad(masses, (0, -masses.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+            which, left = _inverse_cdf(blocks.sum(-1), numbers)
+            at, _ = _inverse_cdf(blocks[torch.arange(len(noise)), which], left)
+            tokens = which * BLOCK + at
+        else:
+            tokens = logits.argmax(-1)
+        return tokens.tolist(), masses.gather(1, tokens[:, None])[:, 0].log().tolist()
+
+    return draw
 
 
 def _inverse_cdf(masses: torch.Tensor, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 
 
 class Streams:
-    """`count` items at once, each on its share of torch's threads. A lone item has them all."""
+    """`count` items at once, each on its share of torch's threads; one item at a time if 1."""
 
     def __init__(self, count: int) -> None:
         self._threads = threads = torch.get_num_threads()
@@ -34,7 +34,7 @@ class Streams:
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """The results in the items' order. Raises what the first item to fail raised."""
-        if self.count == 1 or len(items) == 1:
+        if self.count == 1:
             with _threads(self._threads):
                 return [work(item) for item in items]
         self._unfinished, self._taken = set(range(len(items))), defaultdict(set)
@@ -57,12 +57,11 @@ class Streams:
             for future in running:
                 if not future.cancelled():
                     future.exception()
-            self._unfinished = set()
 
     @contextmanager
     def turn(self, name: str) -> Iterator[None]:
         """Within the block every earlier item has had its turn of this name, or has ended."""
-        if not self._unfinished:  # nobody else is at work
+        if self.count == 1:
             yield
             return
         index = self._mine.index
