@@ -82,7 +82,6 @@ def ours(plan: Plan, meter: Meter) -> None:
                     ce_weight=before + (0.0,) * own,
                     advantage=before + (sign,) * own,
                     logprobs=before + (0.0,) * own,
-                    prefix=len(before),
                     group=str(number),
                     unit=str(number),
                 )

@@ -79,7 +79,6 @@ def ours(plan: Plan, meter: Meter) -> None:
                     ce_weight=before + (0.0,) * new,
                     advantage=before + ((1.0 if index % 2 else -1.0),) * new,
                     logprobs=before + completion.logprobs,
-                    prefix=len(prompt.ids),
                     group=str(index // COMPLETIONS),
                 )
             )

@@ -38,7 +38,7 @@ def test_decoding_checks_as_well() -> None:
 
 
 def test_a_sample_survives_serialisation() -> None:
-    sample = Sample(**streams(), temperature=0.7, prefix=1, group="g", episode="e")
+    sample = Sample(**streams(), temperature=0.7, group="g", episode="e")
     assert msgspec.json.decode(msgspec.json.encode(sample), type=Sample) == sample
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sample), type=Sample) == sample
 

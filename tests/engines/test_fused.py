@@ -1,13 +1,19 @@
 """Fused operations are the plain ones: same values, same gradients, whatever the module."""
 
+import random
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from batches import sample
 from torch.nn.functional import silu
+from transformers import AutoModelForCausalLM
 
 from practicum.engines.attention import load_model
 from practicum.engines.fused import _RMSNorm, _SwiGLU
+from practicum.engines.packing import Packed
 
 
 def plain_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -61,3 +67,27 @@ def test_a_model_is_fused_where_it_is_known(tiny: Path) -> None:
     layers = model.config.num_hidden_layers
     assert fused.count("LlamaMLP") == layers
     assert fused.count("LlamaRMSNorm") == 2 * layers + 1
+
+
+def test_a_layer_keeps_only_its_inputs_and_what_attention_needs(tiny: Path) -> None:
+    pack = Packed([sample(random.Random(0), (5, 6, 7))], "cpu")
+    model = load_model(tiny, torch.float32).train()
+    layer, seen = model.model.layers[0], dict[str, Any]()
+    for module in (layer.input_layernorm, layer.mlp.gate_proj, layer.mlp.up_proj):
+        module.register_forward_hook(
+            lambda module, _, result: seen.update({type(module).__name__: weakref.ref(result)})
+        )
+    hidden = model.model(
+        input_ids=pack.ids, position_ids=pack.positions, use_cache=False, plan=pack
+    ).last_hidden_state
+    assert {name: result() for name, result in seen.items()} == {
+        "LlamaRMSNorm": None,
+        "Linear": None,
+    }
+    hidden.square().sum().backward()
+
+    plain = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).model
+    plain(input_ids=pack.ids, use_cache=False).last_hidden_state.square().sum().backward()
+    wanted = {name: p.grad for name, p in plain.named_parameters()}
+    for name, parameter in model.model.named_parameters():
+        assert torch.allclose(parameter.grad, wanted[name], rtol=1e-4, atol=1e-4), name

@@ -89,7 +89,7 @@ def test_only_sampled_tokens_are_trained_by_rl() -> None:
     assert best.ce_weight == (0,) * 7
     assert best.advantage == (0, 0, 0, 0.5, 0.5, 0, 0.5)
     assert best.logprobs == (0, 0, 0, -0.5, -0.25, 0, -2.0)
-    assert (best.prefix, best.temperature, best.group) == (3, 0.9, "task")
+    assert (best.temperature, best.group) == (0.9, "task")
 
 
 def test_only_demonstrated_tokens_are_trained_by_cross_entropy() -> None:

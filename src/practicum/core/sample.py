@@ -24,7 +24,6 @@ class Sample(msgspec.Struct, frozen=True):
     returns: tuple[float, ...] = ()  # what came, the target of the values; with a critic
     routes: bytes = b""  # experts of the first tokens; see `engines.routing`
     temperature: float = 1.0
-    prefix: int = 0  # samples with equal `tokens[:prefix]` may share its computation
     group: str = ""
     unit: str = ""  # samples with the same (but not empty) are trained in one micro-batch
     episode: str = ""

@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from practicum.core import EngineError
-from practicum.engines.memory import map_large_tensors
 
 Activations = Literal["keep", "recompute", "offload"]
 """Keep all; keep layers' inputs; keep these in the memory of the host and not of the GPU."""
@@ -35,8 +34,6 @@ def limit_activations(model: Any, how: Activations) -> None:
             f"{type(model).__name__} has no layers that can be computed again: "
             'set activations = "keep"'
         )
-    if model.device.type == "cpu":
-        map_large_tensors()
     for layer in layers:
         layer.forward = partial(_recomputed, layer, how == "offload")
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.functional import linear
 
 Turn = Callable[[str], AbstractContextManager[Any]]
-BLOCK = 1 << 21  # logits at once: 8 MB in fp32
+BLOCK = 1 << 20  # logits at once: 4 MB in fp32
 WIDEST = 8192  # tokens of the vocabulary at once, so that blocks of weights stay small as well
 
 

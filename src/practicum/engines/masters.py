@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-CHUNK = 1 << 20  # parameters that are whole at once
+CHUNK = 1 << 19  # parameters that are whole at once
 
 Change = Callable[[slice, torch.Tensor], None]
 """(which parameters, their values in fp32) -> nothing: it changes the values in place."""

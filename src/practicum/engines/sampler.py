@@ -90,8 +90,20 @@ class LocalSampler:
         if not self.digest:
             raise EngineError("the sampler has no weights yet: call load(trainer.publish()) first")
         self._stopped.clear()
+        try:
+            return self._sampled(prompts, temperature, follow, list(banned))
+        finally:  # by now nothing of it is in use
+            release_freed_memory()
+
+    def _sampled(
+        self,
+        prompts: Sequence[Prompt],
+        temperature: float,
+        follow: Follow | None,
+        banned: list[int],
+    ) -> list[Completion]:
         decoder = decoder_of(self.model)
-        draw = _drawing(decoder, temperature, list(banned))
+        draw = _drawing(decoder, temperature, banned)
         last: dict[int, Completion] = {}
 
         def finish(row: Row, stop: Stop) -> Future[Prompt | None] | None:
@@ -115,7 +127,6 @@ class LocalSampler:
         with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads
             waves = min(self._streams.count, -(-len(prompts) // self.max_rows))
             self._streams.run(decode, _deal(prompts, waves))
-        release_freed_memory()
         return [last[index] for index in range(len(prompts))]
 
     def _check(self) -> None:

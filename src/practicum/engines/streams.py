@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import torch
 
-from practicum.engines.memory import share_arenas
+from practicum.engines.memory import settle_malloc
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ class Streams:
     def __init__(self, count: int) -> None:
         self._threads = threads = torch.get_num_threads()
         self.count = max(1, min(count, threads))
-        share_arenas(threads)
+        settle_malloc(threads)
         self._pool = ThreadPoolExecutor(self.count, "stream", _begin, (threads // self.count,))
         self._mine = threading.local()  # index of the item that this thread works on
         self._moved = threading.Condition()

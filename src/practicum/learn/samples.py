@@ -169,7 +169,6 @@ def _sample(episode: Episode, *, advantage: float, rl: float = 1.0, ce: float = 
         logprobs=tuple(logprobs),
         routes=b"".join(record.routes for record in records if record),
         temperature=first.temperature,
-        prefix=len(first.context),
         group=episode.task,
         episode=episode.id,
     )
