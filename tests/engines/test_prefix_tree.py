@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from practicum.core import Sample
 from practicum.engines import prefix_tree
 from practicum.engines.contract import Tokens
-from practicum.engines.packing import Packed, micro_batches, packed_tokens
+from practicum.engines.packing import MULTIPLE, Packed, micro_batches, packed_tokens
 from practicum.engines.prefix_tree import trees
 from practicum.engines.trainer import LocalTrainer, TrainerSettings
 from practicum.learn.aggregate import aggregated
@@ -115,8 +115,12 @@ def test_every_token_sees_what_it_would_see_alone(
                     for n, at in enumerate(own):
                         assert at not in seen
                         seen[at] = [*before, *own[: n + 1]]
-            assert sorted(seen) == list(range(len(ids)))
-            assert [len(seen[at]) - 1 for at in range(len(ids))] == packed.positions[0].tolist()
+            used = packed_tokens(pack)
+            assert sorted(seen) == list(range(used))
+            positions = [len(seen[at]) - 1 for at in range(used)]
+            assert positions == packed.positions[0, :used].tolist()
+            assert used <= len(ids) < used + MULTIPLE
+            assert len(ids) % MULTIPLE == len(packed.source) % MULTIPLE == 0
             for (one, t), row in zip(packed.places, packed.row.tolist(), strict=True):
                 source = int(packed.source[row])
                 assert [ids[at] for at in seen[source]] == list(one.tokens[:t])

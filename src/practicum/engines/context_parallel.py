@@ -26,8 +26,6 @@ class Share(Packed):
         length = self.ids.shape[1]
         slice_length = -(-length // (2 * size))
         padding = 2 * size * slice_length - length
-        if padding:  # a sequence of its own, which nobody asks for
-            self._tiles.append(Tile.of([(length, padding)]).to(self.ids.device))
         self.group = group
         mine = _order(rank, size, slice_length)
         order = torch.cat([_order(r, size, slice_length) for r in range(size)])

@@ -55,7 +55,7 @@ class Tile:
 def packed_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: list[Tile], scale: float
 ) -> torch.Tensor:
-    """q [1, H, M, D], k and v [1, Hkv, N, D] -> [1, M, H, D]; tiles cover every query once."""
+    """q [1, H, M, D], k and v [1, Hkv, N, D] -> [1, M, H, D]; 0 for queries in no tile."""
     q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast the rotation leaves them in fp32
     return _PackedAttention.apply(q, k, v, tiles, scale)  # type: ignore[return-value]
 
@@ -71,7 +71,7 @@ class _PackedAttention(torch.autograd.Function):
         scale: float,
     ) -> torch.Tensor:
         heads, length, dim = q.shape[1:]
-        out = q.new_empty((length, heads, dim))
+        out = q.new_zeros((length, heads, dim))
         for tile in tiles:
             queries, keys, values = _gather(q, k, v, tile)
             result = torch.empty_like(queries)

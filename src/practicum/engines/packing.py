@@ -17,6 +17,7 @@ from practicum.engines.packed_attention import Tile, packed_attention
 from practicum.engines.prefix_tree import LEAST_SHARED, Node, common, trees
 from practicum.engines.routing import unpacked_routes
 
+MULTIPLE = 32  # of tokens and of rows in a pack
 ROWS = 8  # samples padded to a common length for attention
 
 
@@ -92,7 +93,8 @@ class Packed:
 
     The N weighted tokens of the samples have the streams; `row[i]` is where among the U rows the
     log-probability of the i-th is computed: that of `target` [U] behind packed position `source`.
-    Samples that share a weighted token share its row.
+    Samples that share a weighted token share its row. Tokens and rows that nobody asks for fill
+    both up to a multiple of `MULTIPLE`: a CPU keeps code and tables for every shape it has met.
     """
 
     def __init__(self, samples: Sequence[Sample], device: str = "cpu") -> None:
@@ -142,9 +144,14 @@ class Packed:
         def stream(values: Sequence[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        self.ids = torch.from_numpy(np.concatenate(ids))[None].to(device)
-        self.positions = torch.from_numpy(np.concatenate(positions))[None].to(device)
-        sources, targets, temperatures = zip(*rows, strict=True) if rows else ((), (), ())
+        filling = np.zeros(-length % MULTIPLE, int)
+        self.length = length + len(filling)
+        self.ids, self.positions = (
+            torch.from_numpy(np.concatenate([*parts, filling]))[None].to(device)
+            for parts in (ids, positions)
+        )
+        asked = [*rows, *[(0, 0, 1.0)] * (-len(rows) % MULTIPLE)]
+        sources, targets, temperatures = zip(*asked, strict=True) if asked else ((), (), ())
         self.source, self.target = (stream(x, torch.long) for x in (sources, targets))
         self.temperature = stream(temperatures)
         self.row = stream(row, torch.long)
@@ -176,10 +183,10 @@ class Packed:
         )
 
     def routes(self, layers: int, k: int) -> torch.Tensor | None:
-        """The experts of each token [N, layers, k] where its sample has them, else -1."""
+        """The experts of each token [M, layers, k] where its sample has them, else -1."""
         if not any(node.through.routes for node in self._nodes):
             return None
-        made = np.full((sum(node.size for node in self._nodes), layers, k), -1)
+        made = np.full((self.length, layers, k), -1)
         at = 0
         for node in self._nodes:
             known = unpacked_routes(node.through.routes, layers, k)[node.start : node.stop]
