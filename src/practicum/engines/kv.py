@@ -134,7 +134,7 @@ class Wave:
         return True
 
     def forward(self, ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """Feed every row its next tokens; the hidden state of each row's last one, [R, hidden].
+        """Feed every row its next tokens; their hidden states, [R, C, hidden].
 
         ids [R, C] padded at the right, counts [R] >= 1.
         """
@@ -150,7 +150,11 @@ class Wave:
         if self.routes:
             self.noted = self.routes.noted().unflatten(0, ids.shape)
         self.lengths = before + counts
-        return hidden[torch.arange(len(counts)), counts - 1]
+        return hidden
+
+    def forget(self, counts: Sequence[int]) -> None:
+        """Take back the last tokens of each row, so many of each."""
+        self.lengths = self.lengths - torch.tensor(counts)
 
 
 class _Step:

@@ -39,7 +39,8 @@ class LocalSampler:
     """A `Sampler` on this machine's CPU or GPU.
 
     At most `max_rows` rows are decoded together: each step reads all weights once for all of them.
-    Of more rows, further such waves run side by side, as many as there are threads for.
+    Of more rows, further such waves run side by side, as many as there are threads for. Up to
+    `speculate` tokens are guessed at once (see `speculation`), which changes no token.
     """
 
     def __init__(
@@ -52,13 +53,14 @@ class LocalSampler:
         max_rows: int = 64,
         streams: int | None = None,
         rope: RopeSettings | None = None,
+        speculate: int = 0,
     ) -> None:
         model = load_model(folder, getattr(torch, dtype), device, rope)
         self.model = model.eval().requires_grad_(False)
         self._routes = Routes(self.model)
         self.digest = ""
         self.stop_ids = frozenset(stop_ids)
-        self.max_rows = max_rows
+        self.max_rows, self.speculate = max_rows, speculate
         self.fast = dtype != "float32"
         self._streams = Streams(streams or (_waves(self.model) if device == "cpu" else 1))
         self._stopped = threading.Event()
@@ -122,6 +124,7 @@ class LocalSampler:
                 max_rows=self.max_rows,
                 stop_ids=self.stop_ids,
                 routes=self._routes,
+                speculate=self.speculate,
             ).run()
 
         with fast_fp32_matmul(self.fast):  # one setting of the process, so set around all threads

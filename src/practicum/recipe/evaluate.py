@@ -68,6 +68,7 @@ def make_sampler(recipe: Recipe, folder: Path, renderer: Renderer) -> LocalSampl
         dtype=recipe.sampler.dtype,
         device=device_of(recipe.device),
         max_rows=recipe.sampler.max_rows,
+        speculate=recipe.sampler.speculate,
         rope=recipe.rope,
     )
 

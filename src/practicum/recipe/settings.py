@@ -53,6 +53,7 @@ class SamplerSettings(Strict):
 
     dtype: str = Field("bfloat16", pattern="^(bfloat16|float32)$")
     max_rows: int = Field(48, ge=1)  # episodes decoded at once by one thread
+    speculate: int = Field(0, ge=0)  # tokens guessed at once, from what was read; pays for copying
     window: int = Field(0, ge=0)  # tokens of a whole conversation; 0: as many as the model has
 
 
