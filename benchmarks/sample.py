@@ -19,7 +19,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sides import MODEL, Meter, Plan, alternate, main, ratios, rounds, use_threads
+from sides import MODEL, Meter, Plan, Side, alternate, main, ratios, rounds, use_threads
 
 ROWS = 32
 FULL = {"tokens": 64, "turns": 3}  # tokens a row, measured turns after one to warm up
@@ -191,7 +191,7 @@ def divergence(plan: Plan, meter: Meter) -> None:
     meter.end(**found)
 
 
-SIDES = {"ours": ours, "peer": peer, "vllm": vllm, "divergence": divergence}
+SIDES: dict[str, Side] = {"ours": ours, "peer": peer, "vllm": vllm, "divergence": divergence}
 
 
 def compare(plan: Plan) -> dict[str, Any]:
