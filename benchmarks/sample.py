@@ -19,34 +19,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sides import MODEL, Meter, Plan, Side, alternate, main, ratios, rounds, use_threads
+from sides import Meter, Plan, Side, alternate, main, ratios, rounds, task_prompts, use_threads
 
 ROWS = 32
 FULL = {"tokens": 64, "turns": 3}  # tokens a row, measured turns after one to warm up
 QUICK = {"tokens": 32, "turns": 1}
 CASES = {"groups": 8, "distinct": ROWS}  # number of different prompts
-DOMAINS = ("sort_lines", "log_counts", "csv_columns", "file_moves")
 VLLM = os.environ.get("VLLM_PYTHON", "")
 
 
 def prepare(sizes: Plan) -> Plan:
     """Resolve the model and render the first prompts of terminal tasks."""
-    from practicum.core import Message
-    from practicum.domains.catalogue import get_domain
-    from practicum.models.reference import resolve
-    from practicum.models.render import Renderer
-    from practicum.tools import get_tool
-
-    folder = resolve(MODEL).path
-    renderer = Renderer.for_folder(folder)
-    prompts = []
-    for index in range(ROWS):
-        domain = get_domain(DOMAINS[index % len(DOMAINS)])
-        task = domain.make(seed=index, level=1 + index % domain.levels)
-        schemas = [get_tool(name).schema for name in task.tools]
-        prompts.append(renderer.start([Message.of("user", task.prompt)], schemas))
-    print("prompt tokens:", [len(ids) for ids in prompts], flush=True)
-    return sizes | {"model": str(folder), "prompts": prompts}
+    folder, _, prompts = task_prompts(ROWS)
+    return sizes | {"model": folder, "prompts": prompts}
 
 
 def _rows(plan: Plan) -> list[list[int]]:

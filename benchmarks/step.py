@@ -11,39 +11,26 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sides import MODEL, Meter, Plan, alternate, main, ratios, use_threads
+from sides import Meter, Plan, alternate, main, ratios, task_prompts, use_threads
 
 PROMPTS, COMPLETIONS = 8, 8
 SAME = {"learning_rate": 1e-6, "dtype": "bfloat16"}  # bf16 arithmetic over fp32 master weights
 FULL = {"tokens": 48, "steps": 3, **SAME}  # tokens a completion, measured steps after a first one
 QUICK = {"tokens": 16, "steps": 1, **SAME}
 PEER: dict[str, Any] = {"per_device_train_batch_size": 8}
-DOMAINS = ("sort_lines", "log_counts", "csv_columns", "file_moves")
 
 
 def prepare(sizes: Plan) -> Plan:
     """Resolve the model and render the first prompts of terminal tasks."""
-    from practicum.core import Message
-    from practicum.domains.catalogue import get_domain
-    from practicum.models.reference import resolve
-    from practicum.models.render import Renderer
-    from practicum.tools import get_tool
-
-    folder = resolve(MODEL).path
-    renderer = Renderer.for_folder(folder)
+    folder, renderer, rendered = task_prompts(PROMPTS)
     prompts = []
-    for index in range(PROMPTS):
-        domain = get_domain(DOMAINS[index % len(DOMAINS)])
-        task = domain.make(seed=index, level=1 + index % domain.levels)
-        schemas = [get_tool(name).schema for name in task.tools]
-        ids = renderer.start([Message.of("user", task.prompt)], schemas)
+    for ids in rendered:
         text = renderer.codec.decode(ids)
         if renderer.tokenizer(text)["input_ids"] != ids:
-            raise SystemExit(f"prompt {index} does not survive its tokenizer; take another seed")
+            raise SystemExit(f"a prompt does not survive its tokenizer: {text!r}")
         prompts.append({"ids": ids, "text": text})
-    print("prompt tokens:", [len(prompt["ids"]) for prompt in prompts], flush=True)
     return sizes | {
-        "model": str(folder),
+        "model": folder,
         "prompts": prompts,
         "stop_ids": sorted(renderer.stop_ids),
     }

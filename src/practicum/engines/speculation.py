@@ -3,8 +3,9 @@
 A guess is what followed the same few tokens the last time (Saxena 2023, "Prompt lookup decoding").
 The sampler computes behind a guess in one forward pass and draws at each position with the number
 that the position always has. A draw counts as long as what it stands behind was drawn too. So the
-tokens are those that would have been drawn one by one, not only as likely; the guesses decide how
-many come at once. (Leviathan et al. 2023, arXiv 2211.17192, keep the distribution only.)
+tokens are those that would have been drawn one by one, not only as likely (but for rounding, as
+other shapes are multiplied); the guesses decide how many come at once. Leviathan et al. 2023, arXiv
+2211.17192, keep the distribution only.
 """
 
 from collections.abc import Iterable
