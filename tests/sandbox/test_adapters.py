@@ -246,8 +246,15 @@ async def test_what_a_box_may_take_is_limited(boxes: ContainerBoxes) -> None:
         assert hungry.exit_code != 0
 
 
+def mounted() -> set[str]:
+    """Where something is mounted, but for podman's store itself, which comes and goes with its
+    commands; what a box leaves would lie below it."""
+    points = {line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()}
+    return points - {"/var/lib/containers/storage/overlay"}
+
+
 async def test_a_closed_box_leaves_nothing(boxes: ContainerBoxes) -> None:
-    mounts = Path("/proc/self/mounts").read_text()
+    mounts = mounted()
     mark = fresh_mark()
     box = await boxes.open([File("f", b"x")])
     assert isinstance(box, ContainerBox)
@@ -262,7 +269,7 @@ async def test_a_closed_box_leaves_nothing(boxes: ContainerBoxes) -> None:
         await box.run(["true"])
     assert not alive(mark)
     await until_gone(boxes, box.name)
-    assert Path("/proc/self/mounts").read_text() == mounts
+    assert mounted() == mounts
     folder = getattr(boxes, "folder", None)
     assert folder is None or box.name not in os.listdir(folder)
     await boxes.close()
