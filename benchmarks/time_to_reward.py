@@ -14,7 +14,7 @@ object; a side that does not reach the target has no time, and then there is no 
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -23,11 +23,11 @@ from typing import Any
 from sides import MODEL, Cost, Meter, Plan, main, rounds, use_threads
 
 TIMES = ("wall_seconds", "cpu_seconds")
-DOMAIN, LEVELS, TARGET = "sort_lines", [1, 2], 0.6
-PROMPTS, COMPLETIONS, TOKENS = 4, 8, 48  # a step's tasks, answers to each, tokens of an answer
-SAME = {"learning_rate": 6e-5, "dtype": "bfloat16", "demonstrations": 16, "epochs": 2, "every": 3}
-FULL = {"steps": 15, "held_out": 96, **SAME}
-QUICK = {"steps": 6, "held_out": 48, **SAME}
+DOMAIN, LEVEL, TARGET = "sort_lines", 1, 0.7
+COMPLETIONS, TOKENS = 8, 48  # answers to each task, tokens of an answer
+SAME = {"learning_rate": 3e-5, "dtype": "bfloat16", "demonstrations": 16, "epochs": 2, "every": 3}
+FULL = {"steps": 15, "prompts": 8, "held_out": 96, **SAME}
+QUICK = {"steps": 6, "prompts": 2, "held_out": 32, **SAME}  # too little to reach the target
 PEER: dict[str, Any] = {"per_device_train_batch_size": 8}
 
 
@@ -44,18 +44,18 @@ def prepare(sizes: Plan) -> Plan:
 
     used: set[str] = set()
 
-    def choose(count: int, base: int) -> list[tuple[int, int]]:
-        tasks = spread([DOMAIN], LEVELS, count, base=base, seed=1, avoid=used)
+    def choose(count: int, base: int) -> list[int]:
+        tasks = spread([DOMAIN], [LEVEL], count, base=base, seed=1, avoid=used)
         used.update(task.key for task in tasks)
-        return [(task.seed, task.level) for task in tasks]
+        return [task.seed for task in tasks]
 
     folder = resolve(MODEL).path
     held_out = choose(sizes["held_out"], EVALUATION)
     shown = choose(sizes["demonstrations"], DEMONSTRATIONS)
-    practised = choose(PROMPTS * sizes["steps"], 0)
+    practised = choose(sizes["prompts"] * sizes["steps"], 0)
     world = World(folder)
     playing = demonstrate(
-        [single_turn(*which) for which in shown],
+        [single_turn(seed) for seed in shown],
         world.renderer,
         world.boxes,
         "warm-up",
@@ -75,7 +75,7 @@ def prepare(sizes: Plan) -> Plan:
     return sizes | {"model": warm, "held_out": held_out, "practised": practised}
 
 
-def single_turn(seed: int, level: int) -> Any:
+def single_turn(seed: int) -> Any:
     """A task of the domain that is answered with one call of the shell."""
     import msgspec
 
@@ -83,7 +83,7 @@ def single_turn(seed: int, level: int) -> Any:
     from practicum.domains import get_domain
     from practicum.domains.terminal import CLOSING
 
-    task = get_domain(DOMAIN).make(seed, level)
+    task = get_domain(DOMAIN).make(seed, LEVEL)
     return msgspec.structs.replace(
         task,
         prompt=task.prompt.removesuffix(f" {CLOSING}"),
@@ -151,8 +151,8 @@ def ours(plan: Plan, meter: Meter) -> None:
     sampler = LocalSampler(folder, stop_ids=stop_ids, dtype=plan["dtype"])
     sampler.load(trainer.publish())
     policy = SamplerPolicy("ours", sampler, world.renderer)
-    held_out = [single_turn(*which) for which in plan["held_out"]]
-    practised = [single_turn(*which) for which in plan["practised"]]
+    held_out = [single_turn(seed) for seed in plan["held_out"]]
+    practised = [single_turn(seed) for seed in plan["practised"]]
 
     def evaluate(step: int) -> None:
         meter.pause()
@@ -163,7 +163,7 @@ def ours(plan: Plan, meter: Meter) -> None:
     meter.begin()
     evaluate(0)
     for step in range(plan["steps"]):
-        tasks = practised[step * PROMPTS : (step + 1) * PROMPTS]
+        tasks = practised[step * plan["prompts"] : (step + 1) * plan["prompts"]]
         each = [task for task in tasks for _ in range(COMPLETIONS)]
         episodes = world.play(each, policy, f"step-{step}")
         batch = []
@@ -213,21 +213,16 @@ def peer(plan: Plan, meter: Meter) -> None:
     world = World(Path(plan["model"]))
     solved: list[bool] = []  # of the evaluation that goes on
 
-    def rewards(
-        completion_ids: list[list[int]], seed: list[int], level: list[int], **_: Any
-    ) -> list[float | None]:
-        tasks = [single_turn(*which) for which in zip(seed, level, strict=True)]
+    def rewards(completion_ids: list[list[int]], seed: list[int], **_: Any) -> list[float | None]:
+        tasks = [single_turn(each) for each in seed]
         answers = {f"peer-{index}": ids for index, ids in enumerate(completion_ids)}
         episodes = world.play(tasks, Said(world, answers), "peer")
         solved.extend(episode.solved for episode in episodes)
         return [episode.reward for episode in episodes]
 
-    def rows(which: list[list[int]]) -> Dataset:
+    def rows(seeds: list[int]) -> Dataset:
         return Dataset.from_list(
-            [
-                {"prompt": world.prompt(single_turn(seed, level)), "seed": seed, "level": level}
-                for seed, level in which
-            ]
+            [{"prompt": world.prompt(single_turn(seed)), "seed": seed} for seed in seeds]
         )
 
     class Turns(TrainerCallback):
@@ -257,7 +252,7 @@ def peer(plan: Plan, meter: Meter) -> None:
                 **trl_side.settings(folder, plan),
                 **PEER,
                 gradient_accumulation_steps=(
-                    PROMPTS * COMPLETIONS // PEER["per_device_train_batch_size"]
+                    plan["prompts"] * COMPLETIONS // PEER["per_device_train_batch_size"]
                 ),
                 num_generations=COMPLETIONS,
                 max_completion_length=TOKENS,
@@ -292,10 +287,12 @@ def compare(plan: Plan) -> dict[str, Any]:
     finally:
         shutil.rmtree(plan["model"])
     ends = {name: reached(curve) for name, curve in curves.items()}
+    last = {name: curve[-1] for name, curve in curves.items()}
     return {
         "name": "time_to_reward",
         "ratio_cpu_seconds": quotient(ends, "cpu_seconds"),
         "ratio_wall": quotient(ends, "wall_seconds"),
+        "ratio_wall_per_step": quotient(last, "wall_seconds"),  # of as many steps
         "target": TARGET,
         "reached": {name: end and end["step"] for name, end in ends.items()},
         "curves": {
@@ -312,7 +309,7 @@ def reached(curve: Sequence[Cost]) -> Cost | None:
     return next((cost for cost in curve if cost["success"] >= TARGET), None)
 
 
-def quotient(ends: dict[str, Cost | None], what: str) -> float | None:
+def quotient(ends: Mapping[str, Cost | None], what: str) -> float | None:
     """What the peer spent until the target, divided by what we did; None if a side is not there."""
     peer, ours = ends["peer"], ends["ours"]
     return round(peer[what] / ours[what], 3) if peer and ours else None
