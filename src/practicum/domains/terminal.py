@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -11,7 +11,7 @@ from practicum.core import File, Message, Score, Submission, Task, ToolCall
 from practicum.domains.domain import Domain, Script
 from practicum.rewards.compare import path_state, text_file
 from practicum.rewards.parts import checked
-from practicum.rewards.process import submitted
+from practicum.rewards.process import processed
 from practicum.sandbox.contract import Boxes
 
 CLOSING = "Call submit when you are done."
@@ -58,6 +58,7 @@ class Terminal(Domain):
 
     family = "terminal"
     tools: tuple[str, ...] = ("shell", "submit")
+    shaping: ClassVar[Mapping[str, float]] = {"submitted": 0.25}  # see `rewards.process`
 
     def task(
         self,
@@ -87,8 +88,9 @@ class Terminal(Domain):
         """Whether the task is solved."""
 
     async def grade(self, task: Task, submission: Submission, boxes: Boxes) -> Score:
-        """What `judge` says, and a little more for having submitted solved work."""
-        return submitted(await self.judge(task, submission, boxes), submission)
+        """What `judge` says, shaped by how the work was done."""
+        score = await self.judge(task, submission, boxes)
+        return processed(score, task, submission, self.shaping)
 
     def solve(self, task: Task) -> Script:
         """The gold commands, one a turn, then submit."""

@@ -23,7 +23,6 @@ from practicum.core import (
 )
 from practicum.domains.domain import Boxes, Domain, Script
 from practicum.evaluate.panel import Case, panel
-from practicum.rewards.process import SUBMITTED
 from practicum.rollout import ScriptPolicy, play
 
 
@@ -110,7 +109,7 @@ def _exhibit(task: Task, played: Mapping[str, Played], others: list[Submission])
         )
         cases += [Case(n, p.submission, "floor") for n, p in attacks.items() if p.submission]
         parts = gold.episode.score.parts if gold.episode.score else ()
-        if any(part.name == SUBMITTED for part in parts):
+        if any(part.name == "submitted" and part.weight for part in parts):
             events = tuple(e for e in gold.submission.events if e.tool != "submit")
             cut_off = msgspec.structs.replace(gold.submission, events=events)
             cases.append(Case("gold, but never submitted", cut_off, "less"))

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from practicum.core import Episode, Group, Sample
+from practicum.core import EFFECTS, Episode, Group, Sample
 from practicum.engines.contract import Trainer
 from practicum.learn.advantages import (
     ESTIMATORS,
@@ -76,10 +76,10 @@ def credited(
 
 
 def turn_rewards(episode: Episode) -> list[float] | None:
-    """What each turn earned: the last one what the episode did, less a little for each idle turn.
+    """What each turn earned: its share of the process parts that name it, less a little if idle.
 
-    A turn is idle in which no call could be run. All of them together cost at most `IDLE_TURNS`.
-    None for our own failures.
+    What no part gives to a turn is earned by the last one. A turn is idle in which no call could be
+    run. All of them together cost at most `IDLE_TURNS`. None for our own failures.
     """
     if episode.reward is None or not math.isfinite(episode.reward):
         return None
@@ -87,8 +87,22 @@ def turn_rewards(episode: Episode) -> list[float] | None:
     cost = IDLE_TURNS / max(1, len(episode.turns))
     rewards = [0.0 if turn in usable else -cost for turn in range(len(episode.turns))]
     if rewards:
-        rewards[-1] += episode.reward
+        left = episode.reward
+        for turn, share in _earned_by_turns(episode):
+            rewards[turn] += share
+            left -= share
+        rewards[-1] += left
     return rewards
+
+
+def _earned_by_turns(episode: Episode) -> list[tuple[int, float]]:
+    """What process parts give to the turns that earned it, in equal shares."""
+    score = episode.score
+    if score is None or EFFECTS[episode.outcome].at_floor:
+        return []
+    return [
+        (turn, score.earned(part) / len(part.turns)) for part in score.parts for turn in part.turns
+    ]
 
 
 def explained(samples: Sequence[Sample]) -> dict[str, float]:

@@ -35,7 +35,7 @@ class RLSettings(PractiseSettings):
     critic: CriticSettings | None = None  # of advantage "gae"
     mix: MixSettings | None = None
     reward_model: str = ""  # name of an earlier stage: its value becomes a part of each score
-    reward_weight: float = Field(0.1, ge=0, le=0.25)  # of that part; 0: it is only measured
+    reward_weight: float = Field(0.1, ge=0, le=0.2)  # in a step of the outcome; 0: only measured
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -60,4 +60,5 @@ def checked(
             kind="metric",
         ),
         tampered=tampered,
+        steps=len(checks) - baseline,
     )
