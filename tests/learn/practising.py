@@ -1,5 +1,7 @@
 """What tests of stages share: a trainer's settings, who is told, who dies, and what is played."""
 
+from collections.abc import Set
+
 from practicum.core import Episode, Group, Message, Outcome, Score, ScorePart, TokenRecord, Turn
 from practicum.engines.contract import Prompt
 from practicum.engines.sampler import LocalSampler
@@ -39,7 +41,7 @@ class Practice:
         self.sampler, self.temperature = sampler, temperature  # of which nothing is recorded
         self.steps: list[int] = []
 
-    def __call__(self, step: int, picks: list) -> list[Group]:
+    def __call__(self, step: int, picks: list, canaries: Set[int] = frozenset()) -> list[Group]:
         self.steps.append(step)
         groups = []
         for slot, ((domain, level), seed) in enumerate(picks):

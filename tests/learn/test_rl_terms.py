@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Set
 from pathlib import Path
 
 import msgspec
@@ -212,7 +213,7 @@ def test_demonstrations_alone_are_a_step_and_no_comparison(tiny: Path, tmp_path:
     """Where no group has anything to compare, the demonstrations are still learnt."""
 
     class Failing(Practice):
-        def __call__(self, step: int, picks: list) -> list[Group]:
+        def __call__(self, step: int, picks: list, canaries: Set[int] = frozenset()) -> list[Group]:
             return [
                 Group(
                     g.task,

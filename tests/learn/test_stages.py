@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from collections.abc import Set
 from pathlib import Path
 
 import msgspec
@@ -333,7 +334,7 @@ def test_a_spike_before_the_first_checkpoint_is_only_not_taken(tiny: Path, tmp_p
 
 def test_a_spoilt_sample_stops_the_run_before_the_step(tiny: Path, tmp_path: Path) -> None:
     class Spoiling(Practice):
-        def __call__(self, step: int, picks: list) -> list[Group]:
+        def __call__(self, step: int, picks: list, canaries: Set[int] = frozenset()) -> list[Group]:
             groups = super().__call__(step, picks)
             if step < 2:
                 return groups

@@ -28,9 +28,9 @@ class Told:
         print(f"# {text}", flush=True)
 
 
-async def audited() -> None:
+async def audited(name: str) -> None:
     boxes = BubblewrapBoxes(max_running=2)
-    report = await audit(get_domain("echo_word"), boxes, seeds=(1, 2), levels=(1,))
+    report = await audit(get_domain(name), boxes, seeds=(1, 2), levels=(1,))
     await boxes.close()
     assert report.passed, faults(report)
 
@@ -39,9 +39,10 @@ def main() -> None:
     folder, *words = Path(sys.argv[1]), *sys.argv[2:]
     name = words.pop(0) if words and words[0].endswith(".toml") else "ring.toml"
     seed = words
-    if not is_audited(get_domain("echo_word")):
-        asyncio.run(audited())
     recipe = load_recipe(Path(__file__).with_name(name))
+    for domain in recipe.domains.train:
+        if not is_audited(get_domain(domain)):
+            asyncio.run(audited(domain))
     rng = random.Random(*seed)
 
     async def delay() -> None:

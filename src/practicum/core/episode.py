@@ -67,6 +67,15 @@ class Artifact(msgspec.Struct, frozen=True):
     truncated: bool = False  # larger than the cap: `data` is only its beginning
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """An artifact whose bytes lie in the run's store, under their digest."""
+
+    digest: str
+    mode: int = 0o644
+    kind: Literal["file", "dir", "symlink"] = "file"
+    truncated: bool = False
+
+
 class Submission(msgspec.Struct, frozen=True):
     """All that grading may see: declared artifacts as bytes, the final answer, the events."""
 
@@ -98,6 +107,10 @@ class Episode(msgspec.Struct, frozen=True):
     answer: str = ""
     error: str = ""
     attempts: int = 1
+    canary: bool = False  # the task was an impossible one
+    seed: int = 0  # of the task, which domain and level make again
+    grader: str = ""  # version of what graded it (`domains.provenance`); empty: nothing did
+    artifacts: dict[str, Kept] | None = None  # what grading saw, by path; None: not kept
     seconds: dict[str, float] = {}  # where the time went; not fingerprinted
 
     @property
@@ -123,6 +136,10 @@ class Episode(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything but measured times: equal for two runs that did the same."""
+        """Hash of everything but measured times: equal for two runs that did the same.
+
+        Artifacts are left out, too: an archive or a log holds the time at which it was made.
+        """
         events = tuple(msgspec.structs.replace(e, seconds=0.0) for e in self.events)
-        return content_hash(msgspec.structs.replace(self, events=events, seconds={}))
+        timeless = msgspec.structs.replace(self, events=events, seconds={}, artifacts=None)
+        return content_hash(timeless)

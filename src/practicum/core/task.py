@@ -51,3 +51,8 @@ class Task(msgspec.Struct, frozen=True, dict=True):
     def key(self) -> str:
         """Content hash, 16 hex digits: equal tasks have equal keys in every process."""
         return content_hash(self)
+
+    @property
+    def canary(self) -> str:
+        """The secret of an impossible task (`rewards.canaries`); empty for any other."""
+        return str(self.truth.get("canary", ""))

@@ -7,6 +7,7 @@ from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, say, script
 from practicum.rewards.archive import members, pack
+from practicum.rewards.canaries import canary, spoilt
 from practicum.rewards.compare import difference, path_state, unusable
 from practicum.rewards.parts import Check, checked
 from practicum.sandbox.contract import Boxes
@@ -84,6 +85,11 @@ class Archives(Terminal):
             return checked([Check(path, False, str(error))])
         evidence = difference(_listing(expected), _listing(found))
         return checked([Check(path, not evidence, evidence)])
+
+    def impossible(self, task: Task) -> Task:
+        """A line more is expected in each file."""
+        expected = task.truth["expected"].items()
+        return canary(task, expected={path: spoilt(task, text) for path, text in expected})
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Empty, renamed, incomplete and spoilt results."""

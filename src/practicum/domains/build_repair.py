@@ -7,6 +7,7 @@ from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, say, script
+from practicum.rewards.canaries import canary, spoilt
 from practicum.rewards.cases import LUCK, Case, run_cases, sources
 from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
@@ -110,6 +111,11 @@ class BuildRepair(Terminal):
         return checked(
             await run_cases(boxes, files, cases, task.limits, build=("make",)), baseline=LUCK
         )
+
+    def impossible(self, task: Task) -> Task:
+        """The program should print a line more."""
+        hidden = [[stdin, spoilt(task, expected)] for stdin, expected in task.truth["hidden"]]
+        return canary(task, hidden=hidden)
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Builds of nothing, of a constant, of a script; a binary without sources."""

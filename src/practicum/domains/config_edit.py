@@ -6,6 +6,7 @@ from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, say, script
+from practicum.rewards.canaries import canary, spoilt
 from practicum.rewards.compare import text_file
 from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
@@ -78,6 +79,11 @@ class ConfigEdit(Terminal):
         """The share of files that are exactly as they should be."""
         expected = task.truth["expected"].items()
         return checked([text_file(submission, path, text) for path, text in expected])
+
+    def impossible(self, task: Task) -> Task:
+        """A line more is expected in each file."""
+        expected = task.truth["expected"].items()
+        return canary(task, expected={path: spoilt(task, text) for path, text in expected})
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Emptied, deleted and linked files, and right ones that were spoilt."""

@@ -45,6 +45,13 @@ class Domain(ABC):
         """Scripts that try to score without solving; the audit plays them, beside its own panel."""
         return {}
 
+    def impossible(self, task: Task) -> Task | None:
+        """The same task with a truth that no work leads to (`rewards.canaries`), if there is one.
+
+        Training mixes some of them in: a domain in which one earns anything is exploited.
+        """
+        return None
+
     def rng(self, seed: int, level: int) -> random.Random:
         """Randomness for one task, keyed by domain, version, seed and level."""
         return random.Random(content_hash([self.name, self.version, seed, level]))

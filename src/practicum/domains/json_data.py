@@ -7,6 +7,7 @@ from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, output_attacks, say, script
+from practicum.rewards.canaries import canary, secret, spoilt
 from practicum.rewards.compare import json_file, text_file
 from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
@@ -87,6 +88,14 @@ class JsonData(Terminal):
         output, expected = task.truth["output"], task.truth["expected"]
         compare = text_file if isinstance(expected, str) else json_file
         return checked([compare(submission, output, expected)])
+
+    def impossible(self, task: Task) -> Task:
+        """A line or a key more is expected."""
+        expected = task.truth["expected"]
+        if isinstance(expected, str):
+            expected = spoilt(task, expected)
+            return canary(task, bait=expected, expected=expected)
+        return canary(task, expected=expected | {secret(task): 1})
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Copies, empty and broken files, and right ones that were spoilt."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from practicum.core import File, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
-from practicum.domains.terminal import State, Tree, say, script
+from practicum.domains.terminal import Tree, say, script
+from practicum.rewards.compare import State
 
 
 class MakeFiles(Tree):

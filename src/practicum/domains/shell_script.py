@@ -8,6 +8,7 @@ from practicum.core import File, Score, Submission, Task
 from practicum.domains import names
 from practicum.domains.domain import Script
 from practicum.domains.terminal import Terminal, say, script
+from practicum.rewards.canaries import canary, spoilt
 from practicum.rewards.cases import LUCK, Case, run_cases, sources
 from practicum.rewards.parts import checked
 from practicum.sandbox.contract import Boxes
@@ -123,6 +124,11 @@ class ShellScript(Terminal):
         ]
         files = [*sources(submission, [path]), *inputs]
         return checked(await run_cases(boxes, files, cases, task.limits), baseline=LUCK)
+
+    def impossible(self, task: Task) -> Task:
+        """The script should print a line more."""
+        hidden = [[text, spoilt(task, expected)] for text, expected in task.truth["hidden"]]
+        return canary(task, hidden=hidden)
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Scripts that print everything, nothing, a constant, or the answer for the sample."""

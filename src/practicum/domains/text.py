@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from practicum.core import Score, Submission, Task
 from practicum.domains.domain import Domain, Script
 from practicum.domains.terminal import script
+from practicum.rewards.canaries import canary, spoilt
 from practicum.rewards.compare import shown
 from practicum.rewards.parts import Check, checked
 from practicum.sandbox.contract import Boxes
@@ -40,6 +41,10 @@ class TextOnly(Domain):
     def solve(self, task: Task) -> Script:
         """Submit the answer at once."""
         return script(answer=task.truth["answer"])
+
+    def impossible(self, task: Task) -> Task:
+        """The expected answer goes on with what nobody can know."""
+        return canary(task, answer=spoilt(task, task.truth["answer"]))
 
     def attacks(self, task: Task) -> Mapping[str, Script]:
         """Wrong answers that are easy to come by, all of them at once, and a padded right one."""

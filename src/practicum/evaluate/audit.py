@@ -32,8 +32,9 @@ AUDIT_SEEDS = (910_001, 910_002, 910_003)  # far from those that training and ev
 _SHOWN = 3
 _LEGEND = (
     "How many cases were tried, or ✗ and how many failed. gold: full marks; floor: non-solvers "
-    "earn nothing; raises: the grader never does; twice: same verdict; bytes: same tasks again; "
-    "leaks: no gold shown; order: levels get no easier; budget: time and memory"
+    "earn nothing; raises: the grader never does; twice: same verdict; canary: nothing earns on an "
+    "impossible variant; bytes: same tasks again; leaks: no gold shown; order: levels get no "
+    "easier; budget: time and memory"
 )
 
 
@@ -75,6 +76,7 @@ async def audit(
     checks = (
         _gold(shown),
         *(await _grading(domain, boxes, shown)),
+        await _impossible(domain, boxes, shown),
         await _regenerated(domain, seeds, levels),
         _no_gold_shown(domain, tasks),
         _ordered(domain, levels),
@@ -183,6 +185,27 @@ async def _graded(domain: Domain, boxes: Boxes, exhibit: Exhibit) -> dict[str, l
         if episode.score is None
     ]
     return found
+
+
+async def _impossible(domain: Domain, boxes: Boxes, shown: Sequence[Exhibit]) -> Check:
+    """The gold of a task earns nothing once its truth is one that no work leads to."""
+    cases = [
+        (task, next(case.submission for case in exhibit.cases if case.at_most == "full"))
+        for exhibit in shown
+        if exhibit.cases and (task := domain.impossible(exhibit.task))
+    ]
+    scores = await asyncio.gather(
+        *(domain.grade(task, gold, boxes) for task, gold in cases), return_exceptions=True
+    )
+    failures = []
+    for (task, _), score in zip(cases, scores, strict=True):
+        if isinstance(score, BaseException):
+            failures.append(f"{_where(task)}: {type(score).__name__}: {score}")
+        elif score.value is None or score.value > domain.floor + 1e-9:
+            failures.append(f"{_where(task)}: gold scores {score.value} on the impossible variant")
+        elif not task.canary:
+            failures.append(f"{_where(task)}: make the variant with rewards.canaries.canary")
+    return Check("canary", len(cases), tuple(failures))
 
 
 async def _regenerated(domain: Domain, seeds: Sequence[int], levels: Sequence[int]) -> Check:

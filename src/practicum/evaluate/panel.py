@@ -7,7 +7,7 @@ types that crash a parser, text that addresses the judge.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Literal
 
 import msgspec
@@ -83,9 +83,12 @@ def panel(
     """Every case that this panel has for a task, the gold solution first.
 
     `program` says that artifacts are run in grading: then text added to them, or missing from
-    them, proves nothing and is not tried.
+    them, proves nothing and is not tried. What is only a sub-goal of the task is no solution, and
+    so left out of all cases but the first two.
     """
     found = [Case("gold", gold, "full"), Case("nothing done", start, "floor")]
+    on_the_way = {path for path, *_ in task.truth.get("goals", {}).values()}
+    start, gold, *others = (_without(s, on_the_way) for s in (start, gold, *others))
     found += _replaced(task, start, gold, few=program)
     strange = [o for o in others if not (program and _alike(o, gold))]
     found += _borrowed(start, gold, strange)
@@ -99,6 +102,11 @@ def panel(
             seen.add(content)
             unique.append(case)
     return [found[0], *unique]
+
+
+def _without(submission: Submission, paths: Set[str]) -> Submission:
+    artifacts = {p: a for p, a in submission.artifacts.items() if p not in paths}
+    return msgspec.structs.replace(submission, artifacts=artifacts) if paths else submission
 
 
 def _replaced(task: Task, start: Submission, gold: Submission, *, few: bool) -> Iterator[Case]:

@@ -22,11 +22,16 @@ class Curriculum:
         self.rates: dict[Cell, float] = dict.fromkeys(cells, 0.5)
         self.seed, self.memory, self.floor = seed, memory, floor
 
-    def pick(self, step: int, count: int) -> list[tuple[Cell, int]]:
-        """`count` cells for a step, each with a task seed below 1,000,000. Equal calls agree."""
+    def pick(
+        self, step: int, count: int, among: Sequence[Cell] | None = None
+    ) -> list[tuple[Cell, int]]:
+        """`count` cells for a step, each with a task seed below 1,000,000. Equal calls agree.
+
+        They are drawn `among` some of the cells, or from all.
+        """
         rng = random.Random(content_hash(["curriculum", self.seed, step]))
-        cells = list(self.rates)
-        weights = [p * (1 - p) + self.floor for p in self.rates.values()]
+        cells = list(self.rates if among is None else among)
+        weights = [self.rates[cell] * (1 - self.rates[cell]) + self.floor for cell in cells]
         chosen = rng.choices(cells, weights, k=count)
         return [(cell, rng.randrange(1_000_000)) for cell in chosen]
 

@@ -5,19 +5,20 @@ checkpoint, trains the journalled batches again in order, and goes on: the same 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from statistics import fmean
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from practicum.core import EngineError, Episode, Group, Sample
+from practicum.core import EngineError, Episode, Group, Outcome, Sample
 from practicum.engines.contract import Sampler, TokenLoss, Weights
 from practicum.learn.credit import explained
 from practicum.learn.curriculum import Cell, Curriculum
 from practicum.learn.flight import Finding, Flight, FlightSettings
 from practicum.learn.objective import LossSettings
 from practicum.learn.stage import Stage, same_weights, warmup
+from practicum.learn.watch import Watch, WatchSettings
 
 
 class PractiseSettings(BaseModel):
@@ -34,6 +35,7 @@ class PractiseSettings(BaseModel):
     loss: LossSettings = Field(default_factory=LossSettings)
     temperature: float = Field(1.0, gt=0)
     flight: FlightSettings = Field(default_factory=FlightSettings)
+    watch: WatchSettings = Field(default_factory=WatchSettings)
     checkpoint_every: int = Field(10, ge=1)
 
     @property
@@ -42,8 +44,8 @@ class PractiseSettings(BaseModel):
         return self.steps
 
 
-Practise = Callable[[int, Sequence[tuple[Cell, int]]], list[Group]]
-"""(step, cells with task seeds) -> the groups that were played."""
+Practise = Callable[[int, Sequence[tuple[Cell, int]], Set[int]], list[Group]]
+"""(step, cells with task seeds, places of canaries) -> the groups that were played."""
 
 Make = Callable[[int, Sequence[Group]], list[Sample]]
 """(step, its groups) -> what is trained on."""
@@ -65,13 +67,15 @@ def practise_and_learn(
 
     Each batch is trained on once, with the weights it was sampled with, so its log-probabilities
     are those the trainer computes, but for rounding. Where they are not, and where another check
-    of `learn.flight` says stop, EngineError ends the run before a step is taken.
+    of `learn.flight` says stop, EngineError ends the run before a step is taken. What is practised
+    is watched for graders that are gamed (`learn.watch`).
     """
     stage.progress.stage(stage.name, settings.steps)
     done, meta = stage.resume()
     curriculum = Curriculum(cells, seed=seed)
     curriculum.restore(meta.get("curriculum", []))
     flight = Flight(settings.flight, meta.get("flight"))
+    watch = Watch(settings.watch, meta.get("watch"))
     journalled = set(stage.run.batch_steps(stage.name))
     factor = warmup(settings.warmup_steps)
     weights = stage.trainer.publish()
@@ -79,21 +83,26 @@ def practise_and_learn(
         started = time.perf_counter()
         if step in journalled:
             groups = _grouped(stage.run.read_episodes(stage.name, step))
+            findings = watch.see(groups)
             batch = stage.run.read_batch(stage.name, step)
         else:
-            picks = curriculum.pick(step, settings.groups)
+            picks = curriculum.pick(step, settings.groups, watch.left(cells))
             sampler.load(weights)
-            groups = practise(step, picks)
-            batch = make(step, groups)
+            canaries = watch.canaries(step, picks, seed)
+            groups = watch.flagged(practise(step, picks, canaries))
+            findings = watch.see(groups)
+            batch = make(step, watch.trusted(groups))
             stage.run.write_episodes(stage.name, step, [e for g in groups for e in g.episodes])
             stage.run.write_batch(stage.name, step, batch)
         _check_on_policy(groups, weights)
+        _heed(stage, step, findings)
         played = time.perf_counter()
-        for group in groups:
+        for group in watch.trusted(groups):
+            stage.paid(group.episodes)
             rewards = [e.reward for e in group.episodes if e.reward is not None]
             first = group.episodes[0]
             curriculum.update((first.domain, first.level), rewards)
-        values = _describe(groups) | explained(batch)
+        values = _describe([g for g in groups if not g.episodes[0].canary]) | explained(batch)
         _heed(stage, step, flight.batch(batch))
         if batch:
             values |= stage.trainer.forward_backward(
@@ -114,7 +123,8 @@ def practise_and_learn(
         stage.metric(step, values)
         if (step + 1) % settings.checkpoint_every == 0 or step + 1 == settings.steps:
             meta = {"curriculum": curriculum.state(), "flight": flight.state()}
-            stage.save(step + 1, {**meta, "digest": weights.digest})
+            meta |= {"watch": watch.state(), "digest": weights.digest}
+            stage.save(step + 1, meta)
 
 
 def _grouped(episodes: Sequence[Episode]) -> list[Group]:
@@ -173,6 +183,7 @@ def _describe(groups: Sequence[Group]) -> dict[str, float]:
     return {
         "reward": fmean(rewards) if rewards else float("nan"),
         "success": fmean(e.solved for e in episodes),
+        "tampered": fmean(e.outcome is Outcome.TAMPERED for e in episodes),
         "varied_groups": fmean(varied),
         "sampled_tokens": fmean(tokens),
         "tokens": float(sum(tokens)),

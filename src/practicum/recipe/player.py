@@ -4,7 +4,7 @@ None of its tasks is one of those that evaluations play.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from practicum.core import Episode, Group, Sample, Task
@@ -23,7 +23,7 @@ from practicum.recipe.demonstrations import demonstrate, learnt, show
 from practicum.recipe.evaluate import make_policy
 from practicum.recipe.settings import Recipe
 from practicum.recipe.tasks import DEMONSTRATIONS, MILLION, VALIDATION, spread
-from practicum.rollout import Job, play_many
+from practicum.rollout import Job, Keep, play_many
 from practicum.sandbox.contract import Boxes
 from practicum.store import Run
 
@@ -47,6 +47,11 @@ class Player:
         domains = self.recipe.domains
         return [(name, level) for name in domains.train for level in domains.levels]
 
+    @property
+    def keep(self) -> Keep | None:
+        """Where what is graded is kept, if it is."""
+        return self.run.keep if self.recipe.keep_submissions else None
+
     def policy(self, name: str, temperature: float) -> SamplerPolicy:
         """Whatever weights the run's sampler holds."""
         return make_policy(self.recipe, self.sampler, self.renderer, name, temperature)
@@ -62,8 +67,12 @@ class Player:
         settings: PractiseSettings | ComparisonSettings,
         step: int,
         picks: Sequence[tuple[Cell, int]],
+        canaries: Set[int] = frozenset(),
     ) -> list[Group]:
-        """Play the groups of one step with the sampler's weights."""
+        """Play the groups of one step with the sampler's weights.
+
+        Those at the places `canaries` are impossible variants, where the domain has them.
+        """
         avoid = {task.key for task in self.held_out}
         jobs: list[Job] = []
         for slot, ((name, level), seed) in enumerate(picks):
@@ -71,10 +80,13 @@ class Player:
             while task.key in avoid:
                 seed = (seed + 1) % MILLION
                 task = get_domain(name).make(seed, level)
+            if slot in canaries:
+                task = get_domain(name).impossible(task) or task
             for index in range(settings.group_size):
                 jobs.append(Job(task, f"{settings.name}-{step}-{slot}-{task.key}-{index}"))
         policy = self.policy(settings.name, settings.temperature)
-        episodes = self.runner.run(play_many(jobs, get_domain, policy, self.boxes))
+        playing = play_many(jobs, get_domain, policy, self.boxes, keep=self.keep)
+        episodes = self.runner.run(playing)
         size = settings.group_size
         return [
             Group(episodes[i].task, episodes[i : i + size]) for i in range(0, len(episodes), size)
@@ -92,6 +104,7 @@ class Player:
                 name,
                 at_once=2 * self.recipe.boxes.max_running,
                 on_done=lambda done: self.progress.step(name, done, {}),
+                keep=self.keep,
             )
             self.run.write_episodes(name, 0, self.runner.run(playing))
         samples = iter([demonstration(episode) for episode in self.run.read_episodes(name, 0)])
@@ -114,6 +127,7 @@ class Player:
                 name,
                 attempts=settings.attempts,
                 on_done=lambda done: self.progress.step(name, done, {}),
+                keep=self.keep,
             )
             self.run.write_episodes(name, 0, self.runner.run(playing))
         episodes: list[Episode] = self.run.read_episodes(name, 0)

@@ -3,10 +3,11 @@
 A reward model is no policy: the stage after it starts from the model before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from functools import partial
 from pathlib import Path
 
-from practicum.core import Group, RecipeError, Sample, content_hash
+from practicum.core import Episode, Group, RecipeError, Sample, content_hash
 from practicum.engines.trainer import LocalTrainer, TrainerSettings, read_weights
 from practicum.engines.value_head import VALUE_HEAD
 from practicum.engines.workers import LedTrainer, Workers
@@ -49,10 +50,13 @@ class Stages:
     def _train(self, settings: StageSettings, source: Path, target: Path) -> None:
         trainer = self._trainer(source, self.recipe.trainer, _head_rate(settings))
         stage = Stage(settings.name, self.run, trainer, self.progress)
+        stage.inherit(checkpoint.meta(source))
         seed, player = self.recipe.seed, self.player
         match settings:
             case SFTSettings():
-                sft(stage, settings, *self._demonstrations(settings))
+                shown = self._demonstrations(settings)
+                stage.paid(self._shown(settings.name))
+                sft(stage, settings, *shown)
             case PreferenceSettings():
                 preference(
                     stage,
@@ -76,7 +80,7 @@ class Stages:
                     settings,
                     player.sampler,
                     player.cells,
-                    lambda step, picks: player.practise(settings, step, picks),
+                    partial(player.practise, settings),
                     self._frozen(self._model(settings.teacher)),
                     seed=seed,
                 )
@@ -90,7 +94,8 @@ class Stages:
             trainer.export(folder)
             player.renderer.tokenizer.save_pretrained(folder)
 
-        checkpoint.save(target, write, {"stage": settings.name, "digest": name})
+        meta = {"stage": settings.name, "digest": name, "graders": stage.payers}
+        checkpoint.save(target, write, meta)
 
     def _demonstrations(self, settings: SFTSettings) -> tuple[list[Sample], list[Sample]]:
         player = self.player
@@ -104,6 +109,10 @@ class Stages:
         teacher.load(read_weights(folder))
         return player.lessons(settings, teacher)
 
+    def _shown(self, stage: str) -> list[Episode]:
+        """The episodes of a stage's demonstrations, which are there."""
+        return self.run.read_episodes(f"{stage}-demonstrations", 0)
+
     def _rl(self, stage: Stage, settings: RLSettings, source: Path) -> None:
         player = self.player
         reference = None
@@ -113,10 +122,15 @@ class Stages:
         shown: list[Sample] = []
         if settings.mix:
             (shown,) = player.gold(settings.name, settings.mix.demonstrations)
+            stage.paid(self._shown(settings.name))
         judge = self._judge(settings)
+        if judge:
+            stage.inherit(checkpoint.meta(self._folder(settings.reward_model)))
 
-        def practise(step: int, picks: Sequence[tuple[Cell, int]]) -> list[Group]:
-            groups = player.practise(settings, step, picks)
+        def practise(
+            step: int, picks: Sequence[tuple[Cell, int]], canaries: Set[int]
+        ) -> list[Group]:
+            groups = player.practise(settings, step, picks, canaries)
             return judge(groups) if judge else groups
 
         rl(

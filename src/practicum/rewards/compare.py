@@ -99,6 +99,10 @@ def json_file(submission: Submission, path: str, expected: Any) -> Check:
     return Check(path, same_value(expected, found), evidence)
 
 
+State = tuple[str, str, str]
+"""Path, kind and value as `path_state` takes them."""
+
+
 def path_state(submission: Submission, path: str, kind: str, value: str) -> Check:
     """Whether `path` is as it should be.
 

@@ -12,6 +12,8 @@ import msgspec
 from practicum.core import Score, ScorePart
 
 FAILURES_SHOWN = 3
+VISIBLE = "visible_passed"
+"""The metric of what the agent could see: its share that passed."""
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -59,6 +61,12 @@ def checked(
             weight=0.0,
             kind="metric",
         ),
+        *([_seen(visible)] if visible else []),
         tampered=tampered,
         steps=len(checks) - baseline,
     )
+
+
+def _seen(visible: Sequence[Check]) -> ScorePart:
+    share = sum(check.passed for check in visible) / len(visible)
+    return ScorePart(VISIBLE, share, 0.0, "metric")

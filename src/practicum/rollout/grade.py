@@ -6,8 +6,11 @@ A grader that fails is asked again, then the episode is `grader_failed`: never a
 import asyncio
 import logging
 
-from practicum.core import GraderError, Outcome, SandboxError, Score, Submission, Task
+import msgspec
+
+from practicum.core import Artifact, GraderError, Outcome, SandboxError, Score, Submission, Task
 from practicum.domains.domain import Domain
+from practicum.rewards.canaries import caught
 from practicum.sandbox.contract import Boxes, Sandbox
 
 ATTEMPTS = 2
@@ -22,7 +25,7 @@ def needs_box(task: Task) -> bool:
     return bool(task.files or task.artifacts or set(task.tools) - _BOXLESS)
 
 
-async def extract(task: Task, box: Sandbox | None) -> dict:
+async def extract(task: Task, box: Sandbox | None) -> dict[str, Artifact]:
     """The declared artifacts of a task, as bytes."""
     if box is None or not task.artifacts:
         return {}
@@ -46,8 +49,9 @@ async def grade(
             _logger.exception("the grader of %s raised", domain.name)
             error = f"the grader of {domain.name!r} raised {type(failure).__name__}: {failure}"
             continue
-        if score.tampered:
-            return score, Outcome.TAMPERED, score.tampered
+        if evidence := score.tampered or caught(task, submission, score, domain.floor):
+            score = msgspec.structs.replace(score, tampered=evidence)
+            return score, Outcome.TAMPERED, evidence
         if score.value is not None:
             return score, None, ""
         blank = [p.name for p in score.parts if p.weight > 0 and p.value is None]

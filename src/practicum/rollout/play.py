@@ -13,9 +13,11 @@ import msgspec
 
 from practicum.core import (
     EFFECTS,
+    Artifact,
     EngineError,
     Episode,
     Event,
+    Kept,
     Message,
     Outcome,
     SandboxError,
@@ -27,6 +29,7 @@ from practicum.core import (
     Turn,
 )
 from practicum.domains.domain import Domain
+from practicum.domains.provenance import grader_version
 from practicum.engines.contract import ContextFull, Policy
 from practicum.rollout.grade import extract, grade, needs_box
 from practicum.sandbox.contract import Boxes, Sandbox
@@ -37,6 +40,10 @@ MALFORMED_AFTER = 3  # turns in a row without a usable call
 NO_CALL = "No tool was called. Every message must call a tool."
 
 
+Keep = Callable[[bytes], str]
+"""Stores bytes and returns the digest that they are found under; called in a thread."""
+
+
 class Job(msgspec.Struct, frozen=True):
     """One episode to play. The key names it: noise and order follow from it."""
 
@@ -44,9 +51,17 @@ class Job(msgspec.Struct, frozen=True):
     key: str
 
 
-async def play(task: Task, domain: Domain, policy: Policy, boxes: Boxes, *, key: str) -> Episode:
+async def play(
+    task: Task,
+    domain: Domain,
+    policy: Policy,
+    boxes: Boxes,
+    *,
+    key: str,
+    keep: Keep | None = None,
+) -> Episode:
     """Play one episode. Never raises for what the policy, a box or the grader does."""
-    (episode,) = await play_many([Job(task, key)], lambda _: domain, policy, boxes)
+    (episode,) = await play_many([Job(task, key)], lambda _: domain, policy, boxes, keep=keep)
     return episode
 
 
@@ -57,9 +72,11 @@ async def play_many(
     boxes: Boxes,
     *,
     on_done: Callable[[Episode], None] | None = None,
+    keep: Keep | None = None,
 ) -> list[Episode]:
     """Play all jobs together; the episodes in the order of the jobs.
 
+    With `keep`, what grading saw is kept, so that it can be graded again (`recipe.regrade`).
     Keys must be distinct. All of them begin before the first is asked for a turn, so that a
     batching policy sees the same batches however fast the boxes are.
     """
@@ -70,7 +87,7 @@ async def play_many(
 
     async def one(job: Job) -> Episode:
         try:
-            episode = await _bounded(job, domain_of(job.task.domain), policy, boxes)
+            episode = await _bounded(job, domain_of(job.task.domain), policy, boxes, keep)
         finally:
             await policy.end(job.key)
         if on_done:
@@ -82,12 +99,14 @@ async def play_many(
     return [task.result() for task in running]
 
 
-async def _bounded(job: Job, domain: Domain, policy: Policy, boxes: Boxes) -> Episode:
+async def _bounded(
+    job: Job, domain: Domain, policy: Policy, boxes: Boxes, keep: Keep | None
+) -> Episode:
     """Play until the outcome is one that is not tried again, or the attempts are used up."""
     attempt = 0
     while True:
         attempt += 1
-        episode = await Play(job, domain, policy, boxes).run()
+        episode = await Play(job, domain, policy, boxes, keep=keep).run()
         if not EFFECTS[episode.outcome].retried or attempt == ATTEMPTS:
             return msgspec.structs.replace(episode, attempts=attempt)
 
@@ -106,6 +125,7 @@ class Play:
     bad_turns: int = 0
     times: dict[str, float] = field(default_factory=dict)
     context: ToolContext | None = None  # from the first turn on
+    keep: Keep | None = None
 
     def __post_init__(self) -> None:
         self.tools: dict[str, Tool] = {name: get_tool(name) for name in self.job.task.tools}
@@ -142,7 +162,20 @@ class Play:
             score, verdict, why = await grade(task, self.domain, submission, self.boxes)
         if verdict is not None:
             outcome, error = verdict, why
-        return self.episode(outcome, score, error)
+        return msgspec.structs.replace(
+            self.episode(outcome, score, error),
+            grader=grader_version(self.domain),
+            artifacts=await self._kept(artifacts),
+        )
+
+    async def _kept(self, artifacts: dict[str, Artifact]) -> dict[str, Kept] | None:
+        """Where each artifact lies from now on."""
+        if self.keep is None:
+            return None
+        return {
+            path: Kept(await asyncio.to_thread(self.keep, a.data), a.mode, a.kind, a.truncated)
+            for path, a in artifacts.items()
+        }
 
     def episode(self, outcome: Outcome, score: Score | None, error: str) -> Episode:
         """What is on record so far."""
@@ -152,6 +185,8 @@ class Play:
             task=task.key,
             domain=task.domain,
             level=task.level,
+            seed=task.seed,
+            canary=bool(task.canary),
             policy=self.policy.name,
             prompt=(self.messages[0],),
             turns=tuple(self.turns),

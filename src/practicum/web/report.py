@@ -15,12 +15,13 @@ from typing import Any
 
 import jinja2
 
+from practicum.core import Outcome
 from practicum.evaluate.measure import HELD_OUT, TRAINED
 from practicum.evaluate.summary import build_summary, trained_domains
 from practicum.store import Run
 from practicum.store.files import write_atomic
 from practicum.web import chart
-from practicum.web.transcript import chosen, transcript, verdict
+from practicum.web.transcript import chosen, shown, transcript, verdict
 
 _TITLES = {
     "reward": "Mean reward",
@@ -30,6 +31,7 @@ _TITLES = {
     "entropy": "Entropy, nats a token",
     "kl": "KL to the sampler, nats a token",
     "varied_groups": "Share of groups with variance",
+    "tampered": "Share of tampered episodes",
     "tokens_per_second": "Sampled tokens a second",
     "clipped": "Share of clipped tokens",
     "ratio": "Importance ratio",
@@ -43,6 +45,7 @@ _TITLES = {
     "seconds_practise": "Seconds a step, practising",
     "seconds_train": "Seconds a step, training",
 }
+FLAGGED = 8  # flagged episodes that can be read
 _MAIN = 9  # charts of a stage that are open from the start
 _NAMES = {"base": "Base", "sft": "SFT", "rl": "RL"}
 
@@ -105,6 +108,8 @@ def _context(run: Run) -> dict[str, Any]:
             if part
         ],
         "stages": _stages(run),
+        "findings": _findings(run),
+        "flagged": _flagged(run),
         "transcripts": _transcripts(run, names),
         "recipe": run.recipe,
         "written": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -183,6 +188,27 @@ def _transcripts(run: Run, names: list[str]) -> list[dict[str, Any]]:
         }
         for name, episodes in evals.items()
     ]
+
+
+def _findings(run: Run) -> list[dict[str, Any]]:
+    """What the checks of training found; of a step that was trained twice, once."""
+    found = run.journal("finding")
+    fields = ("stage", "step", "check", "action", "detail")
+    once = {tuple(line[field] for field in fields): None for line in found}
+    return [dict(zip(fields, [*values[:-1], shown(values[-1])], strict=True)) for values in once]
+
+
+def _flagged(run: Run) -> dict[str, Any]:
+    """Episodes of training that tampered: how many, and the first few to read."""
+    steps = {(line["stage"], line["step"]) for line in run.metrics() if line.get("tampered")}
+    steps |= {(f["stage"], f["step"]) for f in run.journal("finding") if f["check"] == "canary"}
+    found = [
+        transcript(stage, episode)
+        for stage, step in sorted(steps)
+        for episode in run.read_episodes(stage, step)
+        if episode.outcome is Outcome.TAMPERED
+    ]
+    return {"total": len(found), "shown": found[:FLAGGED]}
 
 
 def _percent(value: float | None) -> str:
