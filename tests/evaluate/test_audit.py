@@ -7,9 +7,10 @@ from rich.console import Console
 
 from practicum.core import File, SandboxError, Task
 from practicum.domains import Domain, get_domain
+from practicum.domains.provenance import module_files
 from practicum.evaluate import audit as module
 from practicum.evaluate.audit import AuditReport, audit, audit_table, faults, is_audited
-from practicum.evaluate.provenance import module_files, source_hash
+from practicum.evaluate.provenance import source_hash
 from practicum.sandbox import BubblewrapBoxes
 
 SEEDS = (1, 2)

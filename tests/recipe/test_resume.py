@@ -18,7 +18,7 @@ from practicum.engines.trainer import LocalTrainer
 from practicum.evaluate.audit import audit
 from practicum.recipe import Recipe, load_recipe, train
 from practicum.sandbox.bubblewrap import BubblewrapBoxes
-from practicum.store import Run
+from practicum.store import Run, checkpoint
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -71,7 +71,7 @@ def fated(owner: Any, name: str, fate: Fate) -> Callable[..., Any]:
     return done
 
 
-WRITES = ("log", "metric", "write_episodes", "write_batch", "write_eval", "write_summary")
+WRITES = ("log", "metric", "keep", "write_episodes", "write_batch", "write_eval", "write_summary")
 LEARNS = ("forward_backward", "step", "save", "export")
 
 
@@ -131,6 +131,8 @@ def records(folder: Path) -> dict[str, Any]:
     return {
         "digest": run.read_summary()["digest"],
         "stages": [(line["name"], line["digest"]) for line in run.journal("stage")],
+        "graders": [checkpoint.meta(folder / "models" / name)["graders"] for name in stages],
+        "kept": sorted(path.name for path in (folder / "artifacts").iterdir()),
         "judges": [(line["name"], line["digest"]) for line in run.journal("reward_model")],
         "metrics": [
             {k: v for k, v in line.items() if k not in timed}

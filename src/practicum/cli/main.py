@@ -141,6 +141,30 @@ def audit(
 
 
 @app.command()
+def regrade(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder; the run may be going on.")
+    ],
+    stage: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Only this stage, its demonstrations and its evaluation."
+        ),
+    ] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Grade again, with today's graders, what a run kept; nothing is played.
+
+    Exits with 0 when every verdict is the same, 1 when one differs or could not be had, and 2 when
+    there is nothing to grade again.
+    """
+    with loading():
+        from practicum.cli.regrade import run_regrade
+
+    run_regrade(run, stage, as_json=as_json)
+
+
+@app.command()
 def models(
     reference: Annotated[
         str | None,

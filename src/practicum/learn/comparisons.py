@@ -57,6 +57,8 @@ def compared(stage: Stage, play: Play, make: Callable[[list[Group]], list[Sample
         episodes: list[Episode] = [e for group in groups for e in group.episodes]
         stage.run.write_episodes(stage.name, 0, episodes)
         stage.run.write_batch(stage.name, 0, samples)
+    for step in stage.run.episode_steps(stage.name):
+        stage.paid(stage.run.read_episodes(stage.name, step))
     if not samples:
         raise EngineError(
             f"{stage.name}: no task was done better in one attempt than in another, so there is "

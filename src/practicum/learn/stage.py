@@ -1,11 +1,11 @@
 """What stages share: where they read and write, whom they tell, and how they are resumed."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from practicum.core import StoreError
+from practicum.core import Episode, StoreError
 from practicum.engines.contract import Trainer
 from practicum.store import Run, checkpoint
 
@@ -35,6 +35,23 @@ class Stage:
     trainer: Trainer
     progress: Progress
     keep: int = 2
+    graders: dict[str, set[str]] = field(default_factory=dict)  # domain -> versions that paid
+
+    def paid(self, episodes: Iterable[Episode]) -> None:
+        """Note whose rewards are learned from: checkpoints from now on say so."""
+        for episode in episodes:
+            if episode.grader and episode.reward is not None:
+                self.graders.setdefault(episode.domain, set()).add(episode.grader)
+
+    def inherit(self, meta: Mapping[str, Any]) -> None:
+        """Note who paid for the weights of a checkpoint, by its meta: they are built upon."""
+        for domain, versions in meta.get("graders", {}).items():
+            self.graders.setdefault(domain, set()).update(versions)
+
+    @property
+    def payers(self) -> dict[str, list[str]]:
+        """Domain -> versions of its grader that paid for the weights so far, sorted."""
+        return {domain: sorted(versions) for domain, versions in sorted(self.graders.items())}
 
     def metric(self, step: int, values: dict[str, float]) -> None:
         """Write a line of metrics and tell the person who watches."""
@@ -44,7 +61,7 @@ class Stage:
     def save(self, step: int, meta: dict[str, Any]) -> Path:
         """Checkpoint after `step` steps. Only the newest `keep` of them stay."""
         folder = self.run.checkpoints / f"{self.name}-{step:06d}"
-        meta = {"stage": self.name, "step": step, **meta}
+        meta = {"stage": self.name, "step": step, "graders": self.payers, **meta}
         checkpoint.save(folder, self.trainer.save, meta, keep=self.keep)
         return folder
 
@@ -66,6 +83,7 @@ class Stage:
             self.run.rewind(self.name, -1)
             return 0, {}
         meta = checkpoint.load(mine[-1])
+        self.inherit(meta)
         self.trainer.load(mine[-1])
         self.run.rewind(self.name, int(meta["step"]) - 1)
         self.progress.note(f"{self.name}: going on after step {meta['step']}")

@@ -14,7 +14,7 @@ from practicum.engines.policy import SamplerPolicy, records
 from practicum.learn.samples import demonstration, is_trained
 from practicum.learn.sft import SFTSettings
 from practicum.models.render import Renderer
-from practicum.rollout import Job, ScriptPolicy, play, play_many
+from practicum.rollout import Job, Keep, ScriptPolicy, play, play_many
 from practicum.sandbox.contract import Boxes
 from practicum.tools import get_tool
 
@@ -27,6 +27,7 @@ async def demonstrate(
     *,
     at_once: int,
     on_done: Callable[[int], None],
+    keep: Keep | None = None,
 ) -> list[Episode]:
     """One gold episode a task, in order; at most `at_once` are played together.
 
@@ -40,7 +41,8 @@ async def demonstrate(
         async with limit:
             domain = get_domain(task.domain)
             policy = ScriptPolicy("gold", domain.solve(task))
-            episode = await play(task, domain, policy, boxes, key=f"{name}-{index}-{task.key}")
+            key = f"{name}-{index}-{task.key}"
+            episode = await play(task, domain, policy, boxes, key=key, keep=keep)
         if not episode.solved:
             raise RecipeError(
                 f"the gold solution of {task.domain} (seed {task.seed}, level {task.level}) does "
@@ -63,6 +65,7 @@ async def show(
     *,
     attempts: int,
     on_done: Callable[[int], None],
+    keep: Keep | None = None,
 ) -> list[Episode]:
     """A teacher's attempts at each task, task after task, solved or not."""
     done = 0
@@ -77,7 +80,7 @@ async def show(
         for index, task in enumerate(tasks)
         for attempt in range(attempts)
     ]
-    return await play_many(jobs, get_domain, teacher, boxes, on_done=count)
+    return await play_many(jobs, get_domain, teacher, boxes, on_done=count, keep=keep)
 
 
 def learnt(episodes: Sequence[Episode], settings: SFTSettings, what: str) -> list[Sample]:

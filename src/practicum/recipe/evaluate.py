@@ -20,7 +20,7 @@ from practicum.learn.stage import Progress
 from practicum.models.render import Renderer
 from practicum.recipe.settings import Recipe
 from practicum.recipe.tasks import EVALUATION, spread
-from practicum.rollout import Job, play_many
+from practicum.rollout import Job, Keep, play_many
 from practicum.sandbox.choose import open_boxes
 from practicum.sandbox.contract import Boxes
 
@@ -111,6 +111,7 @@ def play_held_out(
     boxes: Boxes,
     runner: asyncio.Runner,
     progress: Progress,
+    keep: Keep | None = None,
 ) -> list[Episode]:
     """Play the tasks, telling how many are done and solved."""
     repeats = range(recipe.evaluation.repeats)
@@ -124,4 +125,4 @@ def play_held_out(
         count, solved = count + 1, solved + episode.solved
         progress.step(label, count, {"success": solved / count})
 
-    return runner.run(play_many(jobs, get_domain, policy, boxes, on_done=done))
+    return runner.run(play_many(jobs, get_domain, policy, boxes, on_done=done, keep=keep))

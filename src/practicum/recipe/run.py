@@ -123,7 +123,13 @@ class _Run:
         player.sampler.load(read_weights(folder))
         policy = player.policy(name, self.recipe.evaluation.temperature)
         episodes = play_held_out(
-            self.recipe, player.held_out, policy, self.boxes, self.runner, self.progress
+            self.recipe,
+            player.held_out,
+            policy,
+            self.boxes,
+            self.runner,
+            self.progress,
+            player.keep,
         )
         self.run.write_eval(name, episodes)
         solved = sum(episode.solved for episode in episodes)

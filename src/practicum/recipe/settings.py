@@ -93,6 +93,7 @@ class Recipe(Strict):
     model: str = DEFAULT
     device: str = "auto"  # "auto": a GPU if there is one
     threads: int = Field(0, ge=0)  # of torch on the CPU; 0: one for each core
+    keep_submissions: bool = True  # what is graded, so that `practicum regrade` can do it again
     domains: DomainSettings
     stages: list[StageSettings] = Field(min_length=1)
     rope: RopeSettings | None = None  # of all models of the run: the policy and those beside it

@@ -2,7 +2,7 @@
 
 from practicum.rollout.branch import branch
 from practicum.rollout.grade import grade, needs_box
-from practicum.rollout.play import Job, play, play_many
+from practicum.rollout.play import Job, Keep, play, play_many
 from practicum.rollout.script import ScriptPolicy
 
-__all__ = ["Job", "ScriptPolicy", "branch", "grade", "needs_box", "play", "play_many"]
+__all__ = ["Job", "Keep", "ScriptPolicy", "branch", "grade", "needs_box", "play", "play_many"]

@@ -80,6 +80,12 @@ def load(folder: Path) -> dict[str, Any]:
     return manifest.meta
 
 
+def meta(folder: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, its files unseen; empty for a folder that is none."""
+    manifest = _manifest(folder)
+    return manifest.meta if manifest else {}
+
+
 def latest(parent: Path) -> Path | None:
     """The newest complete checkpoint in `parent`, or None. Its hashes are checked by `load`."""
     found = complete(parent)

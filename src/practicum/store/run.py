@@ -7,6 +7,8 @@
     batches/<stage>-<step>.msgpack the samples a step is trained on, written before it is
     checkpoints/<name>/            see `store.checkpoint`
     evals/<name>.jsonl             one Episode a line
+    artifacts/<digest>             what was graded: bytes under their hash, see `store.blobs`
+    regrades/<name>.json           what other graders make of it
     summary.json, report.html      what came of it
 
 Lines are appended durably; everything else is written whole or not at all, so that writing a step
@@ -24,10 +26,11 @@ import msgspec
 
 from practicum.core import Episode, Sample, StoreError
 from practicum.store import files
+from practicum.store.blobs import Blobs
 from practicum.store.journal import Journal, read_lines
 from practicum.store.lock import FolderLock
 
-_FOLDERS = ("episodes", "batches", "checkpoints", "evals")
+_FOLDERS = ("episodes", "batches", "checkpoints", "evals", "artifacts")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 T = TypeVar("T")
 
@@ -39,6 +42,7 @@ class Run:
         """Use `create`, `open` or `view`. Without a clock the run is read-only."""
         self.folder = folder
         self._clock = clock
+        self._artifacts = Blobs(folder / "artifacts")
         self._lock: FolderLock | None = None
         self._journal: Journal | None = None
         self._metrics: Journal | None = None
@@ -154,6 +158,11 @@ class Run:
         """The steps of a stage that have episodes, in order."""
         return self._steps("episodes", stage, "jsonl")
 
+    def episode_stages(self) -> list[str]:
+        """Names of all that has episodes (stages, their demonstrations), in alphabetical order."""
+        names = (p.stem.rpartition("-")[0] for p in (self.folder / "episodes").glob("[!.]*.jsonl"))
+        return sorted(set(names))
+
     def write_batch(self, stage: str, step: int, samples: Sequence[Sample]) -> None:
         """Journal what a step is about to be trained on; durable when it returns."""
         self._writable(self._journal)
@@ -184,6 +193,26 @@ class Run:
         names = sorted(p.stem for p in (self.folder / "evals").glob("[!.]*.jsonl"))
         order = [line.get("name") for line in self.journal("eval")]
         return sorted(names, key=lambda n: (order.index(n) if n in order else len(order), n))
+
+    def keep(self, data: bytes) -> str:
+        """Store bytes that were graded; the digest by which `kept` finds them. For any thread."""
+        self._writable(self._journal)
+        return self._artifacts.put(data)
+
+    def kept(self, digest: str) -> bytes:
+        """What was kept under this digest. Raises StoreError when it is missing or corrupt."""
+        return self._artifacts.get(digest)
+
+    def write_regrade(self, name: str, data: bytes) -> Path:
+        """Write `regrades/<name>.json`; the one thing that is also written of a run that is viewed.
+
+        Nothing reads it to go on from, so it does not need the run to itself.
+        """
+        path = self.folder / "regrades" / f"{_checked(name)}.json"
+        with files.explained(path):
+            path.parent.mkdir(exist_ok=True)
+        files.write_atomic(path, data)
+        return path
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json`, with indents for people."""
@@ -241,7 +270,15 @@ class Run:
         files.write_atomic(path, b"".join(msgspec.json.encode(e) + b"\n" for e in episodes))
 
 
-_OURS = {*_FOLDERS, "journal.jsonl", "metrics.jsonl", ".lock", "summary.json", "report.html"}
+_OURS = {
+    *_FOLDERS,
+    "regrades",
+    "journal.jsonl",
+    "metrics.jsonl",
+    ".lock",
+    "summary.json",
+    "report.html",
+}
 
 
 def _existing(folder: Path) -> Path:
