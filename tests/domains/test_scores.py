@@ -57,7 +57,7 @@ async def test_part_of_the_work_earns_part_of_the_marks(boxes):
     domain = get_domain("config_edit")
     task = domain.make(5, 3)
     first = task.truth["gold"][0].split("; ")[0]
-    assert (await play(domain, task, script(first), boxes)).value == pytest.approx(0.5)
+    assert (await play(domain, task, script(first), boxes)).outcome == 0.5
 
 
 async def test_one_of_two_bugs_repaired_earns_something_but_not_all(boxes):

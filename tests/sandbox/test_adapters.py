@@ -307,7 +307,7 @@ asyncio.run(main())
 async def test_a_box_dies_with_its_owner_and_with_its_engine(
     kind: type[ContainerBoxes], who: str
 ) -> None:
-    mark, mounts = fresh_mark(), Path("/proc/self/mounts").read_text()
+    mark, mounts = fresh_mark(), mounted()
     argv = [sys.executable, "-c", VICTIM, mark, f"{kind.__module__}:{kind.__name__}"]
     victim = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert victim.stdout is not None
@@ -321,7 +321,7 @@ async def test_a_box_dies_with_its_owner_and_with_its_engine(
     await until_gone(after, name)
     assert not alive(mark)
     assert not Path(folder).exists()
-    assert Path("/proc/self/mounts").read_text() == mounts
+    assert mounted() == mounts
     await after.close()
 
 
