@@ -10,7 +10,7 @@ from batches import LOSS, batch_of
 from practicum.core import EngineError, Sample
 from practicum.engines.parallel import ParallelSettings
 from practicum.engines.trainer import TrainerSettings
-from practicum.engines.workers import LedTrainer, Workers
+from practicum.engines.workers import LedTrainer, Workers, joined
 from practicum.learn.aggregate import aggregated
 
 SETTINGS = TrainerSettings(dtype="float32", eps=1e-4)
@@ -45,9 +45,9 @@ def lead(workers: Workers, folder: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    workers = Workers(ParallelSettings(shard=2))
-    if workers.leads:
-        lead(workers, Path(sys.argv[1]), Path(sys.argv[2]))
-        workers.end()
-    else:
-        workers.follow()
+    with joined(ParallelSettings(shard=2)) as workers:
+        assert workers
+        if workers.leads:
+            lead(workers, Path(sys.argv[1]), Path(sys.argv[2]))
+        else:
+            workers.follow()
