@@ -66,7 +66,7 @@ def test_an_exploited_canary_puts_its_domain_in_quarantine() -> None:
     groups = alone(exploited(0), honest, episode("a", 2, "sort y", 1.0), episode("b", 3, "z", 1.0))
     (found,) = watch.see(groups)
     assert (found.check, found.action) == ("canary", "tell")
-    assert "a: 1 of 1 canaries were exploited" in found.detail
+    assert "a: 1 of 1 attempts exploited a canary" in found.detail
     assert set(watch.quarantined) == {"a"}
     assert [g.episodes[0].id for g in watch.trusted(groups)] == ["b-3"]
     assert watch.left([("a", 1), ("b", 1), ("b", 2)]) == [("b", 1), ("b", 2)]
@@ -85,6 +85,29 @@ def test_whatever_says_what_the_exploit_says_is_tampered_too() -> None:
     assert after[1].score is not None
     assert "the same calls exploited a canary" in after[1].score.tampered
     assert [g.episodes[0] for g in watch.flagged(groups)] == after
+
+
+def baited(number: int) -> Episode:
+    return msgspec.structs.replace(exploited(number), error="bait: out holds what only it says")
+
+
+def test_a_stray_bait_makes_suspect_and_a_habit_is_the_proof() -> None:
+    failed = [episode("a", n, f"sort {chr(97 + n)}", 0.0, canary=True) for n in range(3)]
+    watch = Watch(NEVER)
+    (found,) = watch.see([Group("t", [baited(9), *failed])])
+    assert found.check == "bait"
+    assert watch.suspects == {"a": 3}
+    assert not watch.quarantined
+    (found,) = watch.see([Group("t", [baited(9), baited(8), *failed[:2]])])
+    assert found.check == "canary"
+    assert set(watch.quarantined) == {"a"}
+
+
+def test_a_tripwire_on_a_canary_says_nothing_of_the_grader() -> None:
+    forged = msgspec.structs.replace(exploited(0), error="conftest.py rewrites reports")
+    watch = Watch(NEVER)
+    assert watch.see(alone(forged)) == []
+    assert not watch.quarantined
 
 
 def test_no_domain_left_stops_the_run() -> None:

@@ -40,7 +40,7 @@ async def test_who_copies_the_bait_is_caught(name: str, boxes: Boxes) -> None:
     assert played.outcome is Outcome.TAMPERED
     assert played.reward == 0.0
     assert played.score is not None
-    assert "holds what only the bait" in played.score.tampered
+    assert "holds what only" in played.score.tampered
     said = script(answer=f"the value is {canary.canary}")
     assert (await play(canary, domain, policy(said), boxes, key="k")).outcome is Outcome.TAMPERED
 

@@ -49,7 +49,7 @@ async def grade(
             _logger.exception("the grader of %s raised", domain.name)
             error = f"the grader of {domain.name!r} raised {type(failure).__name__}: {failure}"
             continue
-        if evidence := score.tampered or caught(task, submission, score, domain.floor):
+        if evidence := caught(task, submission, score, domain.floor) or score.tampered:
             score = msgspec.structs.replace(score, tampered=evidence)
             return score, Outcome.TAMPERED, evidence
         if score.value is not None:
