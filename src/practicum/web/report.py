@@ -201,7 +201,8 @@ def _findings(run: Run) -> list[dict[str, Any]]:
 def _flagged(run: Run) -> dict[str, Any]:
     """Episodes of training that tampered: how many, and the first few to read."""
     steps = {(line["stage"], line["step"]) for line in run.metrics() if line.get("tampered")}
-    steps |= {(f["stage"], f["step"]) for f in run.journal("finding") if f["check"] in ("canary", "bait")}
+    proven = (f for f in run.journal("finding") if f["check"] in ("canary", "bait"))
+    steps |= {(finding["stage"], finding["step"]) for finding in proven}
     found = [
         transcript(stage, episode)
         for stage, step in sorted(steps)
