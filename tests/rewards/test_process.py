@@ -1,8 +1,12 @@
 """Process parts: each by hand, and what they may never do."""
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import pytest
 
 from practicum.core import Event, File, Limits, Score, ScorePart, Submission, Task
+from practicum.domains.terminal import Terminal
 from practicum.rewards.process import processed
 
 TASK = Task(
@@ -99,7 +103,10 @@ def test_weights_are_in_steps_of_the_outcome() -> None:
 def test_what_cannot_be_is_refused() -> None:
     score = Score.of(ScorePart("o", 1.0), steps=1)
     with pytest.raises(ValueError, match="no process parts \\['manner'\\]; there are submitted"):
-        processed(score, TASK, Submission(), {"manner": 0.1})
+
+        class Odd(Terminal):
+            shaping: ClassVar[Mapping[str, float]] = {"manner": 0.1}
+
     events = Submission(events=(shell(0, FIX), SUBMIT))
     with pytest.raises(ValueError, match="must be less than"):
         processed(score, TASK, events, {"submitted": 0.3, "verified": 0.2})

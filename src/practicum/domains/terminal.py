@@ -13,7 +13,7 @@ from practicum.rewards.canaries import canary, secret, spoilt
 from practicum.rewards.compare import path_state, text_file
 from practicum.rewards.goals import Goals, toward
 from practicum.rewards.parts import checked
-from practicum.rewards.process import processed
+from practicum.rewards.process import known, processed
 from practicum.sandbox.contract import Boxes
 
 CLOSING = "Call submit when you are done."
@@ -61,6 +61,9 @@ class Terminal(Domain):
     family = "terminal"
     tools: tuple[str, ...] = ("shell", "submit")
     shaping: ClassVar[Mapping[str, float]] = {"submitted": 0.25}  # see `rewards.process`
+
+    def __init_subclass__(cls) -> None:
+        known(cls.shaping)
 
     def task(
         self,

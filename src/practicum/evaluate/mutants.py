@@ -31,7 +31,8 @@ from practicum.evaluate.panel import Case, fault
 
 STUCK_SECONDS = 2.0  # in a mutant's own code, without waiting for a box
 REQUIRED = 0.9
-_NOT_GRADING = {"make", "solve", "attacks"}
+_NOT_GRADING = {"make", "solve", "attacks", "impossible"}
+_NO_OUTCOME = {"acts", "toward"}  # what process parts read, and sub-goals: they have tests instead
 _ORDER = ("full", "less", "unsolved", "floor")  # what may be had, by how much it tells
 _SCOPE = ("practicum.domains", "practicum.rewards")
 
@@ -143,7 +144,7 @@ def grading_functions(domain: Domain) -> list[tuple[str, str]]:
             continue
         found[place] = None
         for name in _names(function.__code__):
-            if name not in _NOT_GRADING:
+            if name not in _NOT_GRADING | _NO_OUTCOME:
                 waiting += _functions(function.__globals__.get(name), scope)
                 waiting += _functions(getattr(type(domain), name, None), scope)
                 for module in function.__globals__.values():

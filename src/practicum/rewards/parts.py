@@ -48,25 +48,20 @@ def checked(
     passed = sum(check.passed for check in checks)
     failed = [f"{check.name}: {check.evidence}" for check in checks if not check.passed]
     summary = f"{passed} of {len(checks)} checks passed, {baseline} of them earn nothing"
-    every = [*checks, *visible]
     return Score.of(
         ScorePart(
             "correct",
             above(passed, len(checks), baseline),
             evidence="; ".join([summary, *failed[:FAILURES_SHOWN]]),
         ),
-        ScorePart(
-            "tests_passed",
-            sum(check.passed for check in every) / len(every),
-            weight=0.0,
-            kind="metric",
-        ),
-        *([_seen(visible)] if visible else []),
+        _share("tests_passed", [*checks, *visible]),
+        *([_share(VISIBLE, visible)] if visible else []),
         tampered=tampered,
         steps=len(checks) - baseline,
     )
 
 
-def _seen(visible: Sequence[Check]) -> ScorePart:
-    share = sum(check.passed for check in visible) / len(visible)
-    return ScorePart(VISIBLE, share, 0.0, "metric")
+def _share(name: str, checks: Sequence[Check]) -> ScorePart:
+    """The metric of how many of these passed."""
+    share = sum(check.passed for check in checks) / len(checks)
+    return ScorePart(name, share, weight=0.0, kind="metric")

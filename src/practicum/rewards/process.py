@@ -19,10 +19,8 @@ def processed(
 ) -> Score:
     """The score with all parts of `PARTS`, those without a weight reported only.
 
-    Raises ValueError for a weight of an unknown part, or too much weight (`core.score`).
+    Raises ValueError for too much weight (`core.score`).
     """
-    if unknown := weights.keys() - PARTS.keys():
-        raise ValueError(f"no process parts {sorted(unknown)}; there are {', '.join(PARTS)}")
     done = acts(submission.events)
     made = []
     for name, part in PARTS.items():
@@ -31,6 +29,12 @@ def processed(
             weight = weights.get(name, 0.0)
             made.append(ScorePart(name, value, weight, "process", evidence, turns))
     return score.plus(*made)
+
+
+def known(weights: Mapping[str, float]) -> None:
+    """Raise ValueError for a weight of a part that there is not."""
+    if unknown := weights.keys() - PARTS.keys():
+        raise ValueError(f"no process parts {sorted(unknown)}; there are {', '.join(PARTS)}")
 
 
 def submitted(task: Task, submission: Submission, done: Sequence[Act]) -> Finding | None:
