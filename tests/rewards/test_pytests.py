@@ -4,7 +4,7 @@ import pytest
 
 from practicum.core import File, GraderError, Limits
 from practicum.evaluate.exploiters import _EQUAL, _FORGE, _PASS, _PATCH
-from practicum.rewards.pytests import Verdict, run_tests
+from practicum.rewards.pytests import Expected, Verdict, run_tests
 from practicum.rewards.sentinels import with_sentinels
 from practicum.sandbox.contract import Boxes
 
@@ -116,7 +116,10 @@ async def test_ids_may_be_as_pytest_prints_them(boxes: Boxes) -> None:
 
 async def test_what_should_fail_as_marked_may_be_expected_to(boxes: Boxes) -> None:
     tests = [File("test_mod.py", HIDDEN.encode())]
-    wanted = {"test_mod.py::test_known": "xfailed", "test_mod.py::test_number": "xfailed"}
+    wanted: dict[str, Expected] = {
+        "test_mod.py::test_known": "xfailed",
+        "test_mod.py::test_number": "xfailed",
+    }
     found = await run_tests(boxes, [mod(HONEST)], tests, wanted, Limits())
     assert [check.passed for check in found.checks] == [True, False]
 
@@ -332,10 +335,13 @@ for fd in range(3, 40):
 os._exit(0)
 """
 PARENT = """
-parent = f"/proc/{os.getppid()}"
-with open(f"{parent}/fd/0") as there, open(f"{parent}/fd/1", "w") as out:
-    nonce = there.read().strip()
-    out.write("\\n" + json.dumps({"nonce": nonce, "found": {"test_mod.py": [said, ""]}}) + "\\n")
+import ctypes
+syscall = ctypes.CDLL(None).syscall
+parent = syscall(434, os.getppid(), 0)  # pidfd_open
+there, out = (syscall(438, parent, fd, 0) for fd in (0, 1))  # pidfd_getfd
+nonce = os.read(there, 1 << 16).decode().strip()
+report = {"nonce": nonce, "found": {"test_mod.py": [said, ""]}}
+os.write(out, b"\\n" + json.dumps(report).encode() + b"\\n")
 os._exit(0)
 """
 FRAME = """
