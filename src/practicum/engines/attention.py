@@ -35,9 +35,14 @@ def _attend(
     mask: torch.Tensor | None,
     *,
     scaling: float,
-    plan: Plan,
+    plan: Plan | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
+    if plan is None:
+        raise EngineError(
+            f"the layers of {type(module).__name__} do not hand on which tokens see which, so the "
+            "local engine cannot compute them; use another base model"
+        )
     return plan.attend(module.layer_idx, q, k, v, scaling), None
 
 
@@ -61,10 +66,11 @@ def load_model(
     rope: RopeSettings | None = None,
     parallel: DistributedConfig | None = None,
 ) -> Any:
-    """A causal language model from a safetensors folder, wired to our attention.
+    """A causal language model from a safetensors folder, wired to our attention, without dropout.
 
-    `rope` scales its positions, unless they have that scaling already. Raises EngineError for
-    architectures whose attention or head we would compute wrongly.
+    With dropout a token would have another probability each time that it is computed, and never the
+    one that it was sampled with. `rope` scales its positions, unless they have that scaling
+    already. Raises EngineError for architectures whose attention or head we would compute wrongly.
     """
     try:
         config = AutoConfig.from_pretrained(folder)
@@ -90,6 +96,12 @@ def load_model(
             f"{type(model).__name__} uses {', '.join(odd)}, which the local engine does not "
             "compute; use another base model"
         )
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, float) and (
+                isinstance(module, torch.nn.Dropout) or "drop" in name
+            ):
+                setattr(module, name, 0.0)
     fuse(model)
     moved: Any = model
     return moved.to(device)
