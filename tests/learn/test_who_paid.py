@@ -60,6 +60,7 @@ def test_a_stage_that_goes_on_with_another_grader_names_both(tiny: Path, tmp_pat
     assert paid(folder, 2) == {"a": ["v2"]}  # the journalled batch, as it was paid for then
     assert paid(folder, 3) == {"a": ["v1", "v2"]}
     assert stage.payers == {"a": ["v1", "v2"]}
+    assert practised(folder, tiny, "v3", Silent()).payers == stage.payers  # all steps were done
 
 
 def test_a_stage_inherits_what_was_paid_for_before(tiny: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What was graded: stored once, whole, under its hash, whoever stores it and whenever they die."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,9 @@ def test_a_damaged_blob_is_never_given(tmp_path: Path, damage) -> None:  # type:
     digest = blobs.put(bytes(range(256)))
     path = tmp_path / digest
     path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StoreError, match="corrupt"):
+        blobs.get(digest)
+    shutil.copy(tmp_path / blobs.put(b"another"), path)
     with pytest.raises(StoreError, match="corrupt"):
         blobs.get(digest)
     path.unlink()
