@@ -19,7 +19,7 @@ def recipe(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = said("--help")
     assert done.returncode == 0
-    for name in ("train", "eval", "report", "domains", "audit", "models"):
+    for name in ("train", "eval", "report", "domains", "audit", "regrade", "models"):
         assert f" {name} " in done.stdout
     code = (
         "import sys; from practicum.cli.main import app\n"
@@ -31,7 +31,9 @@ def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     assert process.stdout.splitlines()[-1] == "[]", process.stderr
 
 
-@pytest.mark.parametrize("name", ["train", "eval", "report", "domains", "audit", "models"])
+@pytest.mark.parametrize(
+    "name", ["train", "eval", "report", "domains", "audit", "regrade", "models"]
+)
 def test_every_command_explains_itself(name: str) -> None:
     done = said(name, "--help")
     assert done.returncode == 0

@@ -79,11 +79,75 @@ async def test_a_judge_that_likes_junk_scores_nothing(liked: str) -> None:
     def fooled(text: str) -> tuple[int, str]:
         return (200, '{"verdict": 2}') if quoted(text) == liked else sound(text)
 
-    with server(fooled) as (url, _):
+    with server(fooled) as (url, seen):
         asked = judge(url)
-        for _ in range(2):
-            with pytest.raises(GraderError, match="gives points to junk"):
-                await asked.part("hello ann")
+        with pytest.raises(GraderError, match="does not give junk the lowest verdict"):
+            await asked.part("hello ann")
+        before = len(seen)
+        with pytest.raises(GraderError, match="does not give junk the lowest verdict"):
+            await asked.part("hello ann")
+        assert len(seen) == before  # it is not asked again
+
+
+@pytest.mark.parametrize("answer", ["Looks great! 2/2", "<html>log in</html>", ""])
+async def test_a_judge_without_verdicts_on_junk_scores_nothing(answer: str) -> None:
+    def loose(text: str) -> tuple[int, str]:
+        return (200, '{"verdict": 2}') if quoted(text) == "hello ann" else (200, answer)
+
+    with server(loose) as (url, _), pytest.raises(GraderError, match="no verdict"):
+        await judge(url).part("hello ann")
+
+
+async def test_an_opinion_is_an_outcome_only_where_no_program_can_check() -> None:
+    with server(sound) as (url, seen):
+        asked = judge(url)
+        with pytest.raises(ValueError, match="a program checks this task"):
+            await asked.part("hello ann", kind="outcome", weight=1.0)
+        assert not seen
+        part = await asked.part("hello ann", kind="outcome", weight=1.0, program_checkable=False)
+    assert Score.of(part).solved
+
+
+def test_a_judge_whose_vetting_was_cut_short_is_vetted_again() -> None:
+    started: list[int] = []
+
+    async def ask(text: str) -> str:
+        if not started:
+            started.append(1)
+            await asyncio.sleep(30)
+        return sound(text)[1]
+
+    asked = Judge(ask, RUBRIC, model="m")
+
+    async def given_up() -> None:
+        waiting = asyncio.ensure_future(asked.part("hello ann"))
+        await asyncio.sleep(0.05)
+        waiting.cancel()
+
+    asyncio.run(given_up())
+    assert asyncio.run(asked.part("hello ann")).value == 1.0
+
+
+async def test_many_parts_wait_for_one_vetting() -> None:
+    with server(sound) as (url, seen):
+        asked = judge(url)
+        parts = await asyncio.gather(*(asked.part("hello ann") for _ in range(4)))
+    assert [part.value for part in parts] == [1.0] * 4
+    assert len(seen) == len(RUBRIC.junk) + 4
+
+
+async def test_no_text_can_make_its_own_verdict_fail() -> None:
+    longest = 0
+
+    async def ask(text: str) -> str:
+        nonlocal longest
+        longest = max(longest, len(text.encode()))
+        return sound(text)[1]
+
+    asked = Judge(ask, RUBRIC, model="m")
+    for text in ("bye \ud800", "x" * 5_000_000):
+        assert (await asked.part(text)).value == 0.0
+    assert longest < 30_000
 
 
 @pytest.mark.parametrize(
@@ -93,6 +157,7 @@ async def test_a_judge_that_likes_junk_scores_nothing(liked: str) -> None:
         (200, '{"verdict": 3}'),
         (200, '{"verdict": true}'),
         (200, '{"verdict": "2"}'),
+        (200, '{"verdict": 0, "verdict": 2}'),
         (200, ""),
         (500, "{}"),
         (401, "{}"),
@@ -131,10 +196,11 @@ async def test_a_wait_is_bounded() -> None:
     assert "TimeoutError" in part.evidence
 
 
-async def test_an_endpoint_that_is_not_there_cannot_be_vetted() -> None:
+async def test_an_endpoint_that_is_not_there_leaves_the_part_unscored() -> None:
     asked = Judge(endpoint("http://127.0.0.1:9/v1", "m", tries=1), RUBRIC, model="m")
-    with pytest.raises(GraderError, match="could not be vetted"):
-        await asked.part("hello ann")
+    part = await asked.part("hello ann", kind="process", weight=0.1)
+    assert part.value is None
+    assert "ConnectError" in part.evidence
 
 
 @given(st.text())

@@ -26,6 +26,7 @@ class Act(msgspec.Struct, frozen=True):
     """One call and what it touched. Paths are normalised, relative to where the call was made."""
 
     turn: int
+    tool: str
     call: str  # the tool and its arguments: equal for equal calls
     reads: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
@@ -42,7 +43,7 @@ def acts(events: Sequence[Event]) -> list[Act]:
 def _act(event: Event) -> Act:
     call = msgspec.json.encode([event.tool, event.arguments], order="deterministic").decode()
     failed = not event.ok or bool(event.exit_code)
-    act = Act(event.turn, call, failed=failed, searches=event.tool in _SEARCHERS)
+    act = Act(event.turn, event.tool, call, failed=failed, searches=event.tool in _SEARCHERS)
     match event.tool:
         case "shell":
             reads, writes, names = _shell(str(event.arguments.get("command", "")))
@@ -55,9 +56,7 @@ def _act(event: Event) -> Act:
             )
         case "read_file" | "search_files":
             return msgspec.structs.replace(act, reads=_path(event))
-        case "write_file":
-            return msgspec.structs.replace(act, writes=_path(event))
-        case "edit_file":  # its old text must be found: whoever edits has read
+        case "write_file" | "edit_file":
             return msgspec.structs.replace(act, writes=_path(event))
         case _:
             return act

@@ -55,7 +55,7 @@ def read_first(task: Task, submission: Submission, done: Sequence[Act]) -> Findi
     turns = []
     for act in done:
         for path in sorted(act.writes & there - changed.keys()):
-            changed[path] = path in seen or act.call.startswith('["edit_file"')
+            changed[path] = path in seen or act.tool == "edit_file"  # which quotes it
         if act.reads & there - seen:
             turns.append(act.turn)
         seen |= act.reads
